@@ -1,0 +1,12 @@
+# find_package first; the library needs Eigen, TBB, nlohmann-json and RE2, the rest is for tools and tests.
+find_package(Threads REQUIRED)
+find_package(Eigen3 3.4 REQUIRED NO_MODULE)
+find_package(TBB REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+if(RANKFOLD_TESTS OR RANKFOLD_TOOLS)
+  find_package(doctest 2.4.9 REQUIRED)
+endif()
+if(RANKFOLD_TOOLS)
+  find_package(CLI11 REQUIRED)
+  find_package(fmt 9 REQUIRED)
+endif()

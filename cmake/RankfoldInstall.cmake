@@ -1,0 +1,1 @@
+# Headers, libraries and the package files that find_package(rankfold) reads.

@@ -1,0 +1,23 @@
+// The whole public API of rankfold. Sections of the contract: docs/concepts.md.
+#pragma once
+
+#include "rankfold/adapter.hpp"
+#include "rankfold/adapter_table.hpp"
+#include "rankfold/addressing.hpp"
+#include "rankfold/arguments.hpp"
+#include "rankfold/backend.hpp"
+#include "rankfold/dtype.hpp"
+#include "rankfold/export.hpp"
+#include "rankfold/memory.hpp"
+#include "rankfold/operations.hpp"
+#include "rankfold/options.hpp"
+#include "rankfold/pool.hpp"
+#include "rankfold/problem.hpp"
+#include "rankfold/registry.hpp"
+#include "rankfold/safetensors.hpp"
+#include "rankfold/status.hpp"
+#include "rankfold/stream.hpp"
+#include "rankfold/target_spec.hpp"
+#include "rankfold/tensor_view.hpp"
+#include "rankfold/validate.hpp"
+#include "rankfold/version.hpp"
