@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(rankfold_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/rankfold")
-set(rankfold_installed_targets rankfold_core ${rankfold_backend_targets} rankfold)
+set(rankfold_installed_targets rankfold_core ${rankfold_builtin_targets} rankfold)
 
 foreach(target ${rankfold_installed_targets})
   # Shared libraries find each other wherever the tree is moved to.
@@ -34,7 +34,7 @@ if(BUILD_SHARED_LIBS)
 else()
   set(rankfold_pc_requires "tbb, re2")
 endif()
-list(TRANSFORM rankfold_backends REPLACE "(.+)" "-lrankfold_\\1" OUTPUT_VARIABLE rankfold_pc_backends)
+list(TRANSFORM rankfold_builtin_targets PREPEND "-l" OUTPUT_VARIABLE rankfold_pc_backends)
 list(JOIN rankfold_pc_backends " " rankfold_pc_backends)
 configure_file(cmake/rankfold.pc.in "${PROJECT_BINARY_DIR}/rankfold.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/rankfold.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
