@@ -36,6 +36,8 @@ else()
 endif()
 list(TRANSFORM rankfold_builtin_targets PREPEND "-l" OUTPUT_VARIABLE rankfold_pc_backends)
 list(JOIN rankfold_pc_backends " " rankfold_pc_backends)
+# Relative to the file itself, so that the tree may be moved.
+file(RELATIVE_PATH rankfold_pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" /prefix)
 configure_file(cmake/rankfold.pc.in "${PROJECT_BINARY_DIR}/rankfold.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/rankfold.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

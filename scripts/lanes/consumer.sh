@@ -24,7 +24,9 @@ project() {
 first_program() {
   awk '/^```cpp$/ { on = 1; next } /^```$/ && on { exit } on' README.md >"$work/first_program.cpp"
   awk '/^```text$/ { on = 1; next } /^```$/ && on { exit } on' README.md >"$work/first_program.txt"
-  [ -s "$work/first_program.cpp" ] && [ -s "$work/first_program.txt" ] || fail "README.md has no first program"
+  if [ ! -s "$work/first_program.cpp" ] || [ ! -s "$work/first_program.txt" ]; then
+    fail "README.md has no first program"
+  fi
   project tests/install/first_program "$1" -DPROGRAM="$work/first_program.cpp" -DCMAKE_PREFIX_PATH="$2"
   "$work/$1/first_program" >"$work/first_program.out"
   diff "$work/first_program.txt" "$work/first_program.out" || fail "the README's first program prints something else"
