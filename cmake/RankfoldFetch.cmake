@@ -37,8 +37,9 @@ rankfold_fetch(TBB::tbb tbb https://github.com/uxlfoundation/oneTBB.git
                8b829acc65569019edb896c5150d427f288e8aba TBB) # 2021.11.0
 rankfold_fetch(nlohmann_json::nlohmann_json nlohmann_json https://github.com/nlohmann/json.git
                9cca280a4d0ccf0c08f47a99aa71d1b0e52f8d03 nlohmann_json 3.11) # 3.11.3
-rankfold_fetch(re2::re2 re2 https://github.com/google/re2.git
-               5723bb8950318135ed9cf4fc76bed988a087f536 re2 CONFIG) # 2022-06-01
+rankfold_fetch(RE2::RE2 re2 https://github.com/google/re2.git
+               5723bb8950318135ed9cf4fc76bed988a087f536 RE2) # 2022-06-01
+find_package(RE2 REQUIRED) # names what was fetched RE2::RE2
 if(RANKFOLD_TESTS OR RANKFOLD_TOOLS)
   rankfold_fetch(doctest::doctest doctest https://github.com/doctest/doctest.git
                  ae7a13539fb71f270b87eb2e874fbac80bc8dda2 doctest 2.4.9) # 2.4.11

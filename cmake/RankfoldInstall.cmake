@@ -25,7 +25,7 @@ configure_package_config_file(cmake/rankfoldConfig.cmake.in "${PROJECT_BINARY_DI
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/rankfoldConfig.cmake"
-              "${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake" cmake/RankfoldRe2.cmake
+              "${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake" cmake/FindRE2.cmake
         DESTINATION "${rankfold_package_dir}")
 
 # pkg-config: static libraries name what they need in turn.
