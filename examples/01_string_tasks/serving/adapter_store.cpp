@@ -1,0 +1,144 @@
+#include "serving/adapter_store.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace serving {
+namespace {
+
+using rankfold::throw_if_error;
+
+// A status with the adapter's name in front of its text.
+[[noreturn]] void fail(const std::string& name, const rankfold::Status& status) {
+  throw rankfold::Error(
+      rankfold::Status::format(status.code(), "adapter %s: %s", name.c_str(), status.message()));
+}
+
+rankfold::Adapter load(const AdapterSource& source, const llama::Targets& targets) {
+  auto adapter = rankfold::load_adapter(source.folder.string(), targets.specs());
+  if (!adapter) fail(source.name, adapter.status());
+  return std::move(adapter).value();
+}
+
+// What one adapter takes of a float32 arena: its real ranks, each piece rounded up a little.
+std::uint64_t arena_bytes(const rankfold::Adapter& adapter) {
+  constexpr std::int64_t kUnit = 256;
+  const auto round_up = [](std::int64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; };
+  constexpr std::int64_t kFloat = sizeof(float);
+  std::int64_t bytes = 0;
+  for (const rankfold::AdapterBinding& binding : adapter.bindings()) {
+    bytes += round_up(binding.a.sizes[0] * binding.a.sizes[1] * kFloat);
+    bytes += round_up(binding.b.sizes[0] * binding.b.sizes[1] * kFloat);
+    if (binding.bias.data != nullptr) bytes += round_up(binding.bias.sizes[0] * kFloat);
+  }
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::int32_t largest_rank(const rankfold::Adapter& adapter) {
+  std::int32_t rank = 1;
+  for (const rankfold::AdapterBinding& binding : adapter.bindings())
+    rank = std::max(rank, binding.rank);
+  return rank;
+}
+
+}  // namespace
+
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+                           const std::vector<AdapterSource>& sources, std::int32_t num_slots)
+    : AdapterStore(
+          backend, targets,
+          [&] {
+            std::vector<Entry> entries;
+            for (const AdapterSource& source : sources)
+              entries.push_back({source.name, load(source, targets), {}, {}, {}});
+            return entries;
+          }(),
+          num_slots) {}
+
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+                           std::vector<Entry> entries, std::int32_t num_slots)
+    : num_targets_(targets.specs().size()),
+      entries_(std::move(entries)),
+      upload_stream_(rankfold::OwnedStream::create(backend).value()),
+      pool_([&] {
+        std::int32_t rank = 1;
+        std::uint64_t bytes = 0;
+        for (const Entry& entry : entries_) {
+          rank = std::max(rank, largest_rank(entry.adapter));
+          bytes = std::max(bytes, arena_bytes(entry.adapter));
+        }
+        const rankfold::PoolOptions options{
+            .num_slots = num_slots,
+            .max_rank = rank,
+            // One more than there are slots: while an adapter arrives, the memory of the one that
+            // it replaces may still be read by the step before.
+            .arena_bytes = bytes * (static_cast<std::uint64_t>(num_slots) + 1),
+            .a_dtype = rankfold::DType::f32,
+            .b_dtype = rankfold::DType::f32,
+            .x_dtype = rankfold::DType::f32,
+            .y_dtype = rankfold::DType::f32,
+        };
+        return rankfold::AdapterPool::create(backend, targets.specs(), options).value();
+      }()) {}
+
+std::vector<rankfold::AdapterTableView> AdapterStore::tables() const {
+  std::vector<rankfold::AdapterTableView> tables;
+  for (std::size_t i = 0; i < num_targets_; ++i)
+    tables.push_back(pool_.table(static_cast<std::int32_t>(i)).value());
+  return tables;
+}
+
+std::optional<std::int32_t> AdapterStore::pin(const std::string& name, rankfold::Stream step_stream,
+                                              Upload upload) {
+  Entry& entry = find(name);
+  if (!entry.handle) {
+    if (!entry.pending && !send(entry)) return std::nullopt;
+    if (upload == Upload::go_on && !entry.pending->poll().value()) return std::nullopt;
+    publish(entry, step_stream);
+  }
+  throw_if_error(pool_.pin(*entry.handle));
+  pinned_.push_back(*entry.handle);
+  return entry.handle->slot;
+}
+
+void AdapterStore::unpin_all() {
+  for (const rankfold::AdapterHandle handle : pinned_) throw_if_error(pool_.unpin(handle));
+  pinned_.clear();
+}
+
+AdapterStore::Entry& AdapterStore::find(const std::string& name) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.name == name; });
+  if (found == entries_.end()) throw std::invalid_argument("no adapter of the name " + name);
+  return *found;
+}
+
+// false: every slot is pinned or taken by an upload; the pool is as it was.
+bool AdapterStore::send(Entry& entry) {
+  rankfold::Result<rankfold::Pending> pending = pool_.prepare(entry.adapter, upload_stream_);
+  if (!pending && pending.status().code() == rankfold::StatusCode::no_room) return false;
+  if (!pending) fail(entry.name, pending.status());
+  entry.pending = std::move(pending).value();
+  note_evictions(entry);
+  return true;
+}
+
+void AdapterStore::publish(Entry& entry, rankfold::Stream step_stream) {
+  rankfold::Result<rankfold::AdapterHandle> handle =
+      pool_.publish(*std::exchange(entry.pending, std::nullopt), std::span(&step_stream, 1));
+  if (!handle) fail(entry.name, handle.status());
+  entry.handle = *handle;
+  note_evictions(entry);
+  arrivals_.push_back({entry.name, handle->slot, std::exchange(entry.evicted, {})});
+}
+
+// The pool chooses whom to evict; a version that is no longer resident tells whom.
+void AdapterStore::note_evictions(Entry& newcomer) {
+  for (Entry& other : entries_) {
+    if (!other.handle || pool_.resident(*other.handle)) continue;
+    other.handle.reset();
+    newcomer.evicted.push_back(other.name);
+  }
+}
+
+}  // namespace serving
