@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "output.hpp"
 #include "rankfold/backend.hpp"
+#include "rankfold/registry.hpp"
 #include "rankfold/status.hpp"
 
 namespace rankfold::tools {
@@ -61,6 +63,13 @@ int run_bench(const BenchOptions& options, Output& out);
 
 /// The backend of --backend, else of RANKFOLD_BACKEND, else of auto. Throws CommandError (exit 2).
 LoraBackend& select_backend(const std::string& specification);
+
+/// What the registry knows, best first.
+std::vector<BackendListing> list_backends();
+/// What the backend says of itself.
+std::vector<StrategyInfo> list_strategies(const LoraBackend& backend);
+/// The parts of StrategyInfo::configurations.
+std::vector<std::string> split_configurations(std::string_view text);
 
 /// "invalid_argument: text".
 std::string describe(const Status& status);

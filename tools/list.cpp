@@ -31,31 +31,11 @@ Wish read_wish() {
   return wish;
 }
 
-std::vector<BackendListing> read_backends() {
-  std::vector<BackendListing> backends(static_cast<std::size_t>(registry().list(nullptr, 0)));
-  const int capacity = static_cast<int>(backends.size());
-  backends.resize(static_cast<std::size_t>(std::min(registry().list(backends.data(), capacity), capacity)));
-  return backends;
-}
-
 // Strategies need an instance: only --kernels makes one, and only of what is usable.
 Result<std::vector<StrategyInfo>> read_strategies(const BackendListing& listing) {
   const Result<LoraBackend*> backend = registry().get(listing.name);
   if (!backend.ok()) return backend.status();
-  std::vector<StrategyInfo> strategies(
-      static_cast<std::size_t>((*backend)->list_strategies(nullptr, 0)));
-  (*backend)->list_strategies(strategies.data(), static_cast<int>(strategies.size()));
-  return strategies;
-}
-
-std::vector<std::string> split_configurations(std::string_view text) {
-  std::vector<std::string> parts;
-  while (!text.empty()) {
-    const std::size_t end = text.find("; ");
-    parts.emplace_back(text.substr(0, end));
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 2);
-  }
-  return parts;
+  return list_strategies(**backend);
 }
 
 int num_described(const BackendDescription& description) {
@@ -67,9 +47,8 @@ Json backend_json(const BackendListing& listing, bool kernels) {
   Json devices = Json::array();
   for (int i = 0; i < num_described(description); ++i) {
     const DeviceDescription& device = description.devices[i];
-    devices.push_back({{"index", device.index},
-                       {"name", device.name},
-                       {"memory_bytes", device.memory_bytes}});
+    devices.push_back(
+        {{"index", device.index}, {"name", device.name}, {"memory_bytes", device.memory_bytes}});
   }
   Json json = {{"name", listing.name},
                {"built", listing.built != 0},
@@ -113,8 +92,8 @@ void print_backends(const std::vector<BackendListing>& backends, Output& out) {
       }
     }
     if (description.num_devices > num_described(description)) {
-      about.push_back(fmt::format("{} more devices",
-                                  description.num_devices - num_described(description)));
+      about.push_back(
+          fmt::format("{} more devices", description.num_devices - num_described(description)));
     }
     if (*description.detail != '\0') about.emplace_back(description.detail);
     if (*description.reason != '\0') about.emplace_back(description.reason);
@@ -163,7 +142,7 @@ void print_wish(const Wish& wish, Output& out) {
 }  // namespace
 
 int run_list(const ListOptions& options, Output& out) {
-  const std::vector<BackendListing> backends = read_backends();
+  const std::vector<BackendListing> backends = list_backends();
   const Wish wish = read_wish();
   if (options.json) {
     Json array = Json::array();
