@@ -78,12 +78,16 @@ std::function<int(Output&)> add_check(CLI::App& app) {
       "check", "Run the conformance cases on this machine, or replay one case file");
   command->add_option("--backend", options->backend, kBackendHelp);
   command->add_option("--seed", options->seed,
-                      "Seed of the random data, a number below 2^64 (default: fixed)");
-  command->add_option("--filter", options->filter, "Only cases whose name the REGEX is found in")
-      ->type_name("REGEX");
-  command->add_flag("--list", options->list, "Names of the cases; nothing is run");
+                      "Seed of the random data, below 2^64 (default: RANKFOLD_TEST_SEED, else 1)");
+  CLI::Option* filter = command->add_option("--filter", options->filter,
+                                            "Only cases whose name the REGEX is found in");
+  filter->type_name("REGEX");
+  CLI::Option* list =
+      command->add_flag("--list", options->list, "Names of the cases; nothing is run");
   command->add_option("--case", options->case_file, "Replay a case file instead of the table")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->excludes(filter)
+      ->excludes(list);
   command->add_flag("--json", options->json, "One JSON document on stdout");
   command->footer(
       "A line a case; a failure shows the command that repeats it alone. The last line is\n"
