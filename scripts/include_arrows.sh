@@ -15,8 +15,8 @@ rule_of() {
     backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
     tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^doctest/' ;;
     tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^(doctest|nlohmann)/' ;;
-    tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt)/' ;;
-    tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
+    tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
+    tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt|Eigen)/' ;;
     bench/*) roots="core/include reference/include bench tests tests/support tests/conformance" external='^(Eigen|benchmark|CLI|nlohmann|fmt)/' ;;
     examples/*)
       part=${file#examples/}
@@ -27,7 +27,7 @@ rule_of() {
 }
 
 standard='^[a-z_0-9]+$'
-posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc)\.h$'
+posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib)\.h$'
 
 num_files=0 num_includes=0 num_broken=0
 broken() {
@@ -38,8 +38,12 @@ broken() {
 check_include() {
   local file=$1 line=$2 style=$3 header=$4 root
   num_includes=$((num_includes + 1))
-  case "$header" in *..*)
-    broken "$file:$line: $header climbs out of its folder: name it from a root"
+  case "$header" in *../*)
+    header=$(realpath -m --relative-to=. "$(dirname "$file")/$header")
+    for root in $roots; do
+      case "$header" in "$root"/*) [ -f "$header" ] && return ;; esac
+    done
+    broken "$file:$line: $header is not below one of: $roots"
     return
     ;;
   esac
