@@ -78,10 +78,10 @@ struct AdapterBinding {
   std::int32_t slice = 0;
   std::int32_t expert = 0;
   std::int32_t rank = 0;
-  float scaling = 0;     ///< with the target's delta_scale
-  ConstTensorView a;     ///< [rank, in] any strides; embedding: [rank, in_limit]
-  ConstTensorView b;     ///< [out, rank] any strides (experts: the expert index is fastest)
-  ConstTensorView bias;  ///< [out] f32, f16 or bf16, or not given
+  float scaling = 0;          ///< with the target's delta_scale
+  ConstTensorView a = {};     ///< [rank, in] any strides; embedding: [rank, in_limit]
+  ConstTensorView b = {};     ///< [out, rank] any strides (experts: the expert index is fastest)
+  ConstTensorView bias = {};  ///< [out] f32, f16 or bf16, or not given
 };
 
 /// An adapter bound to targets. Move-only; owns the file's bytes. Thread-safe to read.

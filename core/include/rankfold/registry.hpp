@@ -52,7 +52,7 @@ struct BackendDescriptor {
 /// A backend of this library that this build leaves out.
 struct MissingBackend {
   const char* name = nullptr;
-  const char* option = nullptr;  ///< "RANKFOLD_CUDA=ON"
+  const char* option = nullptr;  ///< "RANKFOLD_CUDA=ON"; "" when no option builds it
   const char* reason = nullptr;  ///< why the build left it out, or ""
 };
 

@@ -27,7 +27,7 @@ struct SliceSpec {
   /// Host memory of f32, f16, bf16 or f64, the whole base weight as the module stores it (linear
   /// [out_full, in_full], embedding [in_full, out_full]), or not given: what base copies of a file
   /// are compared with, value by value.
-  ConstTensorView base_weight;
+  ConstTensorView base_weight = {};
 };
 
 /// Whether this shard adds the bias of a lora_bias adapter (one shard of a row-parallel layer
