@@ -84,7 +84,8 @@ Outcome judge_refusal(const HostCall& call, const CallOutcome& outcome, StatusCo
   }
   if (outcome.status.message()[0] == '\0') return Outcome::fail(where + "refused without a reason");
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
-  if (!same_bytes(outcome.y, call.y)) return Outcome::fail(where + "y was written by a refused call");
+  if (!same_bytes(outcome.y, call.y))
+    return Outcome::fail(where + "y was written by a refused call");
   if (testing::makes_h(call.op) && !same_bytes(outcome.h, call.h)) {
     return Outcome::fail(where + "h was written by a refused call");
   }
@@ -130,14 +131,14 @@ Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
   if (call.op == Op::group_tokens) return judge_grouping(call, outcome, where);
   Outcome result;
   if (testing::makes_y(call.op)) {
-    result = from(testing::judge(filled.oracle.y, call.y, outcome.y, call.tolerance,
-                                 call.relative_tolerance),
-                  where, "y");
+    result = from(
+        testing::judge(filled.oracle.y, call.y, outcome.y, call.tolerance, call.relative_tolerance),
+        where, "y");
   }
   if (testing::makes_h(call.op) && result.passed()) {
-    result = from(testing::judge(filled.oracle.h, call.h, outcome.h, call.tolerance,
-                                 call.relative_tolerance),
-                  where, "h");
+    result = from(
+        testing::judge(filled.oracle.h, call.h, outcome.h, call.tolerance, call.relative_tolerance),
+        where, "h");
   }
   return result;
 }

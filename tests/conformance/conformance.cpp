@@ -57,8 +57,7 @@ CaseResult timed(const std::string& name, const Session& session, const std::str
       outcome = Outcome::fail(error.what());
     }
   }
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   result.verdict = outcome.verdict;
   result.message = std::move(outcome.message);
   result.max_error = outcome.max_error;
@@ -121,8 +120,7 @@ const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> table;
     CaseList list(table);
-    list.scenario(kNameCase, "another backend answers than the one that was asked for",
-                  check_name);
+    list.scenario(kNameCase, "another backend answers than the one that was asked for", check_name);
     add_group_tokens_cases(list);
     add_shape_cases(list);
     add_rank_cases(list);

@@ -99,11 +99,10 @@ std::string find_damage(const GuardedImage& image, std::span<const std::byte> af
       static_cast<std::ptrdiff_t>(position) - static_cast<std::ptrdiff_t>(image.offset);
   const auto size = static_cast<std::ptrdiff_t>(image.payload_bytes());
   const std::string where =
-      relative < 0 ? std::to_string(-relative) + " bytes before its start"
-      : relative >= size
-          ? std::to_string(relative - size) + " bytes past its end"
-          : "byte " + std::to_string(relative) +
-                (image.writable ? ", in the gap between two rows" : " of an input");
+      relative < 0       ? std::to_string(-relative) + " bytes before its start"
+      : relative >= size ? std::to_string(relative - size) + " bytes past its end"
+                         : "byte " + std::to_string(relative) +
+                               (image.writable ? ", in the gap between two rows" : " of an input");
   return image.name + " was written where nothing may write: " + where;
 }
 
