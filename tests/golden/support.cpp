@@ -171,9 +171,18 @@ std::vector<Matrix> Rig::run(const std::vector<Tokens>& sequences,
   return out;
 }
 
+namespace {
+
+std::string next_number() {
+  static int number = 0;
+  return std::to_string(number++);
+}
+
+}  // namespace
+
 ScratchFolder::ScratchFolder(const std::string& name)
     : path_(std::filesystem::temp_directory_path() /
-            ("rankfold_" + name + "_" + std::to_string(getpid()))) {
+            ("rankfold_" + name + "_" + std::to_string(getpid()) + "_" + next_number())) {
   std::filesystem::create_directories(path_);
 }
 

@@ -102,7 +102,6 @@ TEST_CASE("weights: F16 and BF16 files are widened exactly") {
       narrow<rankfold::BFloat16>(tensor, mixed.tensors[name]);
     half = !half;
   }
-  // The two folders share a process, so they take turns.
   const Matrix expected = base_logits(wide.write());
   const Matrix got = base_logits(mixed.write());
   CHECK((got.array() == expected.array()).all());
