@@ -1,6 +1,5 @@
 # find_package first; RANKFOLD_FETCH_DEPS=ON fetches what is not installed. The library itself needs
 # Eigen, oneTBB, nlohmann-json and RE2; doctest, CLI11 and fmt are for tests and tools.
-include(RankfoldRe2)
 find_package(Threads REQUIRED)
 if(RANKFOLD_FETCH_DEPS)
   include(RankfoldFetch)
@@ -8,9 +7,7 @@ else()
   find_package(Eigen3 3.4 REQUIRED NO_MODULE)
   find_package(TBB REQUIRED)
   find_package(nlohmann_json 3.11 REQUIRED)
-  if(NOT TARGET re2::re2)
-    message(FATAL_ERROR "RE2 was not found: install libre2-dev, or configure with RANKFOLD_FETCH_DEPS=ON")
-  endif()
+  find_package(RE2 REQUIRED)
   if(RANKFOLD_TESTS OR RANKFOLD_TOOLS)
     find_package(doctest 2.4.9 REQUIRED)
     find_package(fmt 9 REQUIRED)

@@ -25,7 +25,7 @@ configure_package_config_file(cmake/rankfoldConfig.cmake.in "${PROJECT_BINARY_DI
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake"
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/rankfoldConfig.cmake"
-              "${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake" cmake/RankfoldRe2.cmake
+              "${PROJECT_BINARY_DIR}/rankfoldConfigVersion.cmake" cmake/FindRE2.cmake
         DESTINATION "${rankfold_package_dir}")
 
 # pkg-config: static libraries name what they need in turn.
@@ -36,6 +36,8 @@ else()
 endif()
 list(TRANSFORM rankfold_builtin_targets PREPEND "-l" OUTPUT_VARIABLE rankfold_pc_backends)
 list(JOIN rankfold_pc_backends " " rankfold_pc_backends)
+# Relative to the file itself, so that the tree may be moved.
+file(RELATIVE_PATH rankfold_pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" /prefix)
 configure_file(cmake/rankfold.pc.in "${PROJECT_BINARY_DIR}/rankfold.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/rankfold.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 

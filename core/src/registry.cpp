@@ -2,6 +2,7 @@
 #include "rankfold/registry.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 
@@ -164,6 +165,26 @@ Result<LoraBackend*> Registry::get(const char* specification) noexcept {
     State::Instance instance{};
     if (Status status = state_->open(wish, &instance); !status.ok()) return status;
     return instance.backend;
+  });
+}
+
+Result<BackendChoice> Registry::resolve(const char* specification) noexcept {
+  return guarded([&]() -> Result<BackendChoice> {
+    const bool by_code = specification != nullptr;
+    const char* const source = by_code ? kByCode : detail::kBackendVariable;
+    BackendWish wish;
+    if (Status status = detail::parse_backend_wish(
+            source, by_code ? specification : std::getenv(source), &wish);
+        !status.ok()) {
+      return status;
+    }
+    const std::lock_guard lock(state_->mutex);
+    const BackendDescriptor* backend = nullptr;
+    if (Status status = state_->select(wish, &backend); !status.ok()) return status;
+    BackendChoice choice;
+    std::snprintf(choice.name, sizeof(choice.name), "%s", backend->name);
+    choice.device = wish.device;
+    return choice;
   });
 }
 

@@ -64,6 +64,13 @@ struct BackendListing {
   BackendDescription description;  ///< reason also says why a better one is passed over by auto
 };
 
+/// What a specification selects.
+struct BackendChoice {
+  char name[64] = {};
+  std::int32_t device = 0;
+  std::int32_t reserved = 0;
+};
+
 /// Process-wide, thread-safe, never destroyed. Listing creates no backend.
 class RANKFOLD_EXPORT Registry {
  public:
@@ -87,6 +94,10 @@ class RANKFOLD_EXPORT Registry {
   /// All backends, best first: those of this build, a host's own, and the missing ones. Returns how
   /// many there are; writes at most `capacity`. Never creates a backend.
   int list(BackendListing* out, int capacity) noexcept;
+
+  /// What a specification, or with null RANKFOLD_BACKEND, selects on this machine, without creating
+  /// it. Errors as backend().
+  Result<BackendChoice> resolve(const char* specification) noexcept;
 
  private:
   Registry();

@@ -1,0 +1,87 @@
+#include "yardsticks.hpp"
+
+#include <algorithm>
+
+#include "../command.hpp"
+#include "rankfold/memory.hpp"
+
+namespace rankfold::tools {
+namespace {
+
+bool on_host(const LoraBackend& backend) { return backend.device().type == DeviceType::cpu; }
+
+void must(const Status& status) {
+  if (!status.ok()) throw CommandError(kExitFailure, describe(status));
+}
+
+Buffer allocate(LoraBackend& backend, std::size_t bytes) {
+  Result<Buffer> buffer = Buffer::create(backend, bytes);
+  must(buffer.status());
+  return std::move(*buffer);
+}
+
+}  // namespace
+
+double Yardsticks::best_bytes_per_second() const {
+  return std::max(copy_bytes_per_second, read_bytes_per_second.value_or(0));
+}
+
+double Yardsticks::bound(std::int64_t bytes, std::int64_t flops) const {
+  double seconds = static_cast<double>(bytes) / best_bytes_per_second();
+  if (matrix_flops_per_second.has_value()) {
+    seconds = std::max(seconds, static_cast<double>(flops) / *matrix_flops_per_second);
+  }
+  return seconds;
+}
+
+Yardsticks measure_yardsticks(LoraBackend& backend, Stream stream, const MachineLimits& limits) {
+  Yardsticks yardsticks;
+  const auto bytes = static_cast<std::size_t>(limits.cold_bytes);
+  Buffer memory = allocate(backend, bytes);
+  must(backend.fill(memory.data(), 1, bytes, stream));
+  must(backend.synchronize(stream));
+  const std::size_t half = bytes / 2 / 256 * 256;
+  std::byte* const upper = memory.as<std::byte>() + half;
+  if (on_host(backend)) {
+    yardsticks.threads = host_threads();
+    const Timing copy = time_replays(1, [&] { copy_pass(upper, memory.data(), half); });
+    yardsticks.copy_bytes_per_second = 2 * static_cast<double>(half) / copy.median;
+    const Timing read = time_replays(1, [&] { elementwise_pass({{memory.data(), bytes, false}}); });
+    yardsticks.read_bytes_per_second = static_cast<double>(bytes) / read.median;
+    yardsticks.matrix_flops_per_second = host_matrix_rate();
+  } else {
+    const Timing copy = time_replays(1, [&] {
+      must(backend.copy(upper, memory.data(), half, CopyKind::device_to_device, stream));
+      must(backend.synchronize(stream));
+    });
+    yardsticks.copy_bytes_per_second = 2 * static_cast<double>(half) / copy.median;
+  }
+  return yardsticks;
+}
+
+Timing measure_floor(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers) {
+  if (on_host(backend)) {
+    std::vector<MemoryRange> all;
+    for (const LayerRanges& layer : layers) {
+      all.insert(all.end(), layer.ranges.begin(), layer.ranges.end());
+    }
+    return time_replays(static_cast<int>(layers.size()), [&] { elementwise_pass(all); });
+  }
+  // A copy reads and writes, so a range that is only read counts by half.
+  std::size_t largest = 0;
+  for (const LayerRanges& layer : layers) {
+    for (const MemoryRange& range : layer.ranges) largest = std::max(largest, range.bytes);
+  }
+  Buffer scratch = allocate(backend, largest);
+  return time_replays(static_cast<int>(layers.size()), [&] {
+    for (const LayerRanges& layer : layers) {
+      for (const MemoryRange& range : layer.ranges) {
+        const std::size_t bytes = range.written ? range.bytes : range.bytes / 2;
+        must(backend.copy(scratch.data(), range.data, bytes, CopyKind::device_to_device, stream));
+      }
+    }
+    must(backend.synchronize(stream));
+  });
+}
+
+}  // namespace rankfold::tools

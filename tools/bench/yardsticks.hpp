@@ -1,0 +1,36 @@
+// What this machine reaches in this run, beside which times are shown.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "host_passes.hpp"
+#include "machine.hpp"
+#include "rankfold/backend.hpp"
+#include "timing.hpp"
+
+namespace rankfold::tools {
+
+struct Yardsticks {
+  double copy_bytes_per_second = 0;             ///< bytes read and bytes written, over cold memory
+  std::optional<double> read_bytes_per_second;  ///< CPU alone
+  std::optional<double> matrix_flops_per_second;  ///< CPU alone: a float32 product by Eigen
+  int threads = 1;
+
+  double best_bytes_per_second() const;
+  /// Seconds that moving the bytes or multiplying takes at least.
+  double bound(std::int64_t bytes, std::int64_t flops) const;
+};
+
+Yardsticks measure_yardsticks(LoraBackend& backend, Stream stream, const MachineLimits& limits);
+
+/// One layer's cold memory.
+struct LayerRanges {
+  std::vector<MemoryRange> ranges;
+};
+
+/// Seconds a layer of a plain elementwise pass over all layers: loops of the host on a CPU; on
+/// other devices copies within the device that move the same number of bytes.
+Timing measure_floor(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers);
+
+}  // namespace rankfold::tools

@@ -1,0 +1,186 @@
+// The command line of `rankfold`: what it accepts, its help, and from an exception to an exit code.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <functional>
+
+#include "command.hpp"
+#include "rankfold/version.hpp"
+
+namespace rankfold::tools {
+namespace {
+
+constexpr const char* kDescription =
+    "rankfold: LoRA operations for inference and training engines.\n"
+    "This command shows what this machine can run, looks into adapters, checks the\n"
+    "operations against their definition, and times them.";
+
+constexpr const char* kFooter =
+    "Start with:\n"
+    "  rankfold list                 which backends work here\n"
+    "  rankfold inspect MY_ADAPTER   what a PEFT adapter holds, and whether rankfold takes it\n"
+    "  rankfold check                whether the operations compute the right thing here\n"
+    "  rankfold COMMAND --help       options and examples of one command\n\n"
+    "Environment:\n"
+    "  RANKFOLD_BACKEND   auto (default) | NAME | NAME:DEVICE, for example reference or cuda:1\n"
+    "  NO_COLOR           no colours on a terminal\n\n"
+    "Exit codes:\n"
+    "  0  done\n"
+    "  1  a conformance case or a benchmark's result is wrong, or the output cannot be written\n"
+    "  2  wrong command line, a backend that cannot be used, or a file that cannot be read\n"
+    "  3  a file is malformed, or an adapter would be refused\n";
+
+constexpr const char* kBackendHelp =
+    "auto, NAME or NAME:DEVICE; beats RANKFOLD_BACKEND (see `rankfold list`)";
+
+std::function<int(Output&)> add_list(CLI::App& app) {
+  auto options = std::make_shared<ListOptions>();
+  CLI::App* command = app.add_subcommand("list", "Backends: built, usable, why not, devices");
+  command->add_flag("--json", options->json, "One JSON document on stdout");
+  command->add_flag("--kernels", options->kernels,
+                    "Also every strategy of each usable backend: for which problems, and its "
+                    "configurations in the order in which they are considered");
+  command->footer(
+      "Says which backend `auto` takes and why a better one is passed over, and what\n"
+      "RANKFOLD_BACKEND selects. Exit code 2 when the variable asks for one that cannot be "
+      "used.\n\n"
+      "Examples:\n"
+      "  rankfold list\n"
+      "  rankfold list --kernels\n"
+      "  RANKFOLD_BACKEND=cuda:1 rankfold list\n");
+  return [options](Output& out) { return run_list(*options, out); };
+}
+
+std::function<int(Output&)> add_inspect(CLI::App& app) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "An adapter: modules, ranks, scalings, bytes, and what would be refused");
+  command
+      ->add_option("DIR_OR_FILE", options->path,
+                   "A PEFT directory (adapter_config.json, adapter_model.safetensors), the "
+                   "safetensors file in it, or any other safetensors file")
+      ->required();
+  command->add_flag("--json", options->json, "One JSON document on stdout");
+  command->footer(
+      "A safetensors file with no adapter_config.json beside it is no adapter: its tensors and\n"
+      "metadata are listed. No model is needed, so whether modules fit one is not looked at.\n"
+      "Exit code 3 when the file is malformed or the adapter would be refused; the report is\n"
+      "printed all the same.\n\n"
+      "Examples:\n"
+      "  rankfold inspect my_adapter/\n"
+      "  rankfold inspect my_adapter/ --json\n"
+      "  rankfold inspect model.safetensors\n");
+  return [options](Output& out) { return run_inspect(*options, out); };
+}
+
+std::function<int(Output&)> add_check(CLI::App& app) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App* command = app.add_subcommand(
+      "check", "Run the conformance cases on this machine, or replay one case file");
+  command->add_option("--backend", options->backend, kBackendHelp);
+  command->add_option("--seed", options->seed,
+                      "Seed of the random data, below 2^64 (default: RANKFOLD_TEST_SEED, else 1)");
+  CLI::Option* filter = command->add_option("--filter", options->filter,
+                                            "Only cases whose name the REGEX is found in");
+  filter->type_name("REGEX");
+  CLI::Option* list =
+      command->add_flag("--list", options->list, "Names of the cases; nothing is run");
+  command->add_option("--case", options->case_file, "Replay a case file instead of the table")
+      ->type_name("FILE")
+      ->excludes(filter)
+      ->excludes(list);
+  command->add_flag("--json", options->json, "One JSON document on stdout");
+  command->footer(
+      "A line a case; a failure shows the command that repeats it alone. The last line is\n"
+      "\"N passed, N failed, N skipped\". Exit code 1 when a case failed.\n\n"
+      "Examples:\n"
+      "  rankfold check\n"
+      "  rankfold check --backend reference --filter 'shrink.*bf16'\n"
+      "  rankfold check --case my_case.safetensors\n");
+  return [options](Output& out) { return run_check(*options, out); };
+}
+
+std::function<int(Output&)> add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command =
+      app.add_subcommand("bench", "Time the operations beside what this machine can reach");
+  command->add_option("--backend", options->backend, kBackendHelp);
+  command
+      ->add_option("--workloads", options->workloads,
+                   "The points to time (default: share/rankfold/workloads.json beside the "
+                   "command's own folder, else bench/workloads.json here)")
+      ->type_name("FILE");
+  command->add_option("--filter", options->filter, "Only points whose name the REGEX is found in")
+      ->type_name("REGEX");
+  command->add_flag("--sweep", options->sweep,
+                    "Time every strategy and configuration of the backend at each point");
+  command->add_option("--json", options->json, "Also write the results as JSON; - is stdout")
+      ->type_name("OUT");
+  command->footer(
+      "Weights are cold, as in a model: copies that together exceed the last-level cache are\n"
+      "used in turn. Each point is compared with a float64 result before it is timed. Columns:\n"
+      "  time    median, 10th and 90th percentile of one call\n"
+      "  bound   the bytes that must move at the best bandwidth measured in this run, or the\n"
+      "          multiplications at the measured rate, whichever takes longer\n"
+      "  floor   a plain elementwise pass over the same cold bytes, in this run\n"
+      "  group   group_tokens, once a step and not part of the time\n\n"
+      "Examples:\n"
+      "  rankfold bench --filter 'decode/l8-qkv'\n"
+      "  rankfold bench --backend reference --json results.json\n");
+  return [options](Output& out) { return run_bench(*options, out); };
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kDescription, "rankfold");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("rankfold ") + version());
+  app.require_subcommand(0, 1);
+  const std::pair<const char*, std::function<int(Output&)>> commands[] = {
+      {"list", add_list(app)},
+      {"inspect", add_inspect(app)},
+      {"check", add_check(app)},
+      {"bench", add_bench(app)},
+  };
+
+  Output out(stdout);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    const CLI::App* asked = &app;
+    for (const CLI::App* command : app.get_subcommands()) asked = command;
+    const bool help = dynamic_cast<const CLI::CallForHelp*>(&success) != nullptr;
+    out.write(help ? asked->help() : std::string(success.what()) + "\n");
+    return out.finish(kExitOk);
+  } catch (const CLI::ParseError& error) {
+    std::string command = "rankfold";
+    for (const CLI::App* used : app.get_subcommands()) command += " " + used->get_name();
+    fmt::print(stderr, "{}: {}\nSee `{} --help`.\n", command, error.what(), command);
+    return kExitUsage;
+  }
+
+  for (const auto& [name, command] : commands) {
+    if (!app.got_subcommand(name)) continue;
+    try {
+      return out.finish(command(out));
+    } catch (const CommandError& error) {
+      out.finish(kExitOk);
+      fmt::print(stderr, "rankfold {}: {}\n", name, error.what());
+      return error.exit_code();
+    }
+  }
+  fmt::print(stderr, "{}", app.help());
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace rankfold::tools
+
+int main(int argc, char** argv) {
+  // A reader that leaves early (`rankfold list | head`) is seen as EPIPE by Output.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return rankfold::tools::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rankfold: {}\n", error.what());
+    return rankfold::tools::kExitFailure;
+  }
+}
