@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 
+#include "llama/targets.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "tasks.hpp"
@@ -54,10 +55,10 @@ int run(const Options& options) {
   const serving::SchedulerOptions limits;
 
   rankfold::LoraBackend& backend = choose_backend(options);
-  std::unique_ptr<serving::AdapterStore> store;
   llama::Deltas deltas;  // of the bare base, unless there are adapters
+  std::unique_ptr<serving::AdapterStore> store;
   if (!adapters.empty()) {
-    store = std::make_unique<serving::AdapterStore>(backend, targets, adapters, options.num_slots);
+    store = std::make_unique<serving::AdapterStore>(backend, targets.specs(), adapters, options.num_slots);
     deltas = llama::Deltas(backend, store->tables(), limits.max_rows);
   }
 

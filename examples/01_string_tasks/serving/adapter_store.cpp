@@ -14,8 +14,8 @@ using rankfold::throw_if_error;
       rankfold::Status::format(status.code(), "adapter %s: %s", name.c_str(), status.message()));
 }
 
-rankfold::Adapter load(const AdapterSource& source, const llama::Targets& targets) {
-  auto adapter = rankfold::load_adapter(source.folder.string(), targets.specs());
+rankfold::Adapter load(const AdapterSource& source, std::span<const rankfold::TargetSpec> targets) {
+  auto adapter = rankfold::load_adapter(source.folder.string(), targets);
   if (!adapter) fail(source.name, adapter.status());
   return std::move(adapter).value();
 }
@@ -43,7 +43,7 @@ std::int32_t largest_rank(const rankfold::Adapter& adapter) {
 
 }  // namespace
 
-AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
                            const std::vector<AdapterSource>& sources, std::int32_t num_slots)
     : AdapterStore(
           backend, targets,
@@ -55,9 +55,9 @@ AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets&
           }(),
           num_slots) {}
 
-AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
                            std::vector<Entry> entries, std::int32_t num_slots)
-    : num_targets_(targets.specs().size()),
+    : num_targets_(targets.size()),
       entries_(std::move(entries)),
       upload_stream_(rankfold::OwnedStream::create(backend).value()),
       pool_([&] {
@@ -78,7 +78,7 @@ AdapterStore::AdapterStore(rankfold::LoraBackend& backend, const llama::Targets&
             .x_dtype = rankfold::DType::f32,
             .y_dtype = rankfold::DType::f32,
         };
-        return rankfold::AdapterPool::create(backend, targets.specs(), options).value();
+        return rankfold::AdapterPool::create(backend, targets, options).value();
       }()) {}
 
 std::vector<rankfold::AdapterTableView> AdapterStore::tables() const {

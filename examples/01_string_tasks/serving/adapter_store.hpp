@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <optional>
 #include <rankfold/rankfold.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "llama/targets.hpp"
 
 namespace serving {
 
@@ -33,7 +32,7 @@ class AdapterStore {
 
   /// Reads and binds every adapter, then makes a float32 pool of num_slots slots, large enough for
   /// the largest adapters. Throws rankfold::Error naming the adapter.
-  AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+  AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
                const std::vector<AdapterSource>& sources, std::int32_t num_slots);
 
   /// The pool's tables, in the order of the targets.
@@ -59,7 +58,7 @@ class AdapterStore {
     std::optional<rankfold::AdapterHandle> handle;
     std::vector<std::string> evicted;  ///< by this one's arrival
   };
-  AdapterStore(rankfold::LoraBackend& backend, const llama::Targets& targets,
+  AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
                std::vector<Entry> entries, std::int32_t num_slots);
 
   Entry& find(const std::string& name);

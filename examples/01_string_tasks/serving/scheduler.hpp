@@ -15,8 +15,8 @@
 namespace serving {
 
 struct Request {
-  std::string adapter;  ///< name in the store; empty: the bare base
-  std::string prompt;   ///< its bytes are the token ids
+  std::string adapter = {};  ///< name in the store; empty: the bare base
+  std::string prompt = {};   ///< its bytes are the token ids
   std::int64_t arrival_step = 0;
   std::int64_t max_new_tokens = 16;
 };
