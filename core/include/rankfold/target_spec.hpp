@@ -26,7 +26,7 @@ struct SliceSpec {
   std::int64_t out_full = 0;
   /// Host memory, [out_full, in_full] of the base weight, or not given: what base copies of a file
   /// are compared with.
-  ConstTensorView base_weight;
+  ConstTensorView base_weight = {};
 };
 
 /// Whether this shard adds the bias of a lora_bias adapter (one shard of a row-parallel layer
