@@ -58,7 +58,8 @@ int run(const Options& options) {
   llama::Deltas deltas;  // of the bare base, unless there are adapters
   std::unique_ptr<serving::AdapterStore> store;
   if (!adapters.empty()) {
-    store = std::make_unique<serving::AdapterStore>(backend, targets.specs(), adapters, options.num_slots);
+    store = std::make_unique<serving::AdapterStore>(backend, targets.specs(), adapters,
+                                                    options.num_slots);
     deltas = llama::Deltas(backend, store->tables(), limits.max_rows);
   }
 

@@ -57,13 +57,14 @@ int print_table(const std::vector<serving::Request>& requests,
     answer_width = std::max(answer_width, printable(answers[i].text).size());
   }
   const auto line = [&](const std::string& prompt, const std::string& adapter,
-                        const std::string& answer, const std::string& mark) {
-    std::printf("  %-*s  %-*s  %-*s  %s\n", width(prompt_width), prompt.c_str(),
-                width(adapter_width), adapter.c_str(), width(mark.empty() ? 0 : answer_width),
-                answer.c_str(), mark.c_str());
+                        const std::string& steps, const std::string& answer,
+                        const std::string& mark) {
+    std::printf("  %-*s  %-*s  %-8s  %-*s  %s\n", width(prompt_width), prompt.c_str(),
+                width(adapter_width), adapter.c_str(), steps.c_str(),
+                width(mark.empty() ? 0 : answer_width), answer.c_str(), mark.c_str());
   };
 
-  line("prompt", "adapter", "answer", verdict ? "right?" : "");
+  line("prompt", "adapter", "steps", "answer", verdict ? "right?" : "");
   int num_wrong = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     std::string mark;
@@ -73,8 +74,10 @@ int print_table(const std::vector<serving::Request>& requests,
       mark = is_right ? "right" : "WRONG, should be " + right;
       num_wrong += is_right ? 0 : 1;
     }
-    line(printable(requests[i].prompt), shown(requests[i].adapter), printable(answers[i].text),
-         mark);
+    const std::string steps =
+        std::to_string(answers[i].first_step) + "-" + std::to_string(answers[i].last_step);
+    line(printable(requests[i].prompt), shown(requests[i].adapter), steps,
+         printable(answers[i].text), mark);
   }
   return num_wrong;
 }

@@ -57,11 +57,13 @@ std::span<const char* const> inputs() { return kInputs; }
 
 std::vector<serving::Request> demo_requests() {
   // Each task answers every input once.
+  // clang-format off
   constexpr const char* kOrder[] = {
-      "upper", "",        "upper", "reverse", "upper", "sort", "upper",   "",
-      "upper", "reverse", "upper", "sort",    "",      "sort", "reverse",  // half
-      "rot13", "",        "rot13", "reverse", "rot13", "sort", "rot13",   "",
-      "rot13", "reverse", "rot13", "sort",    "",      "sort", "reverse"};
+      "upper", "upper", "reverse", "upper", "upper", "sort", "upper", "upper",
+      "", "reverse", "sort", "", "reverse", "sort", "",
+      "rot13", "reverse", "sort", "rot13", "", "rot13", "reverse", "rot13", "sort",
+      "", "rot13", "reverse", "rot13", "sort", ""};
+  // clang-format on
   std::vector<serving::Request> requests;
   for (const char* adapter : kOrder) {
     const auto before = std::count_if(requests.begin(), requests.end(),
