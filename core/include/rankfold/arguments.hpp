@@ -145,8 +145,7 @@ struct BackwardArgs {
   ConstTensorView h = {};   ///< float32 [T, S * R] from forward; not given: recomputed from x
   AdapterTableView table = {};
   LoraAddressing addressing = {};
-  TensorView dx =
-      {};  ///< [T, in]; not given: left out. options.y_mode says accumulate or overwrite
+  TensorView dx = {};  ///< [T, in]; not given: left out. options.y_mode: accumulate or overwrite
   Gradients grads = {};
   TensorView ds = {};  ///< float32 [T, S * R]; not given: not returned
   Dropout dropout = {};
