@@ -98,22 +98,22 @@ TEST_CASE("group_tokens: every rule") {
         kInvalid, "token_slots is at 0x"},
        {"device", [](Args& a) { a.device = {}; }, kInvalid, "args is on cpu:0; it should be on"},
        {"bytes", [](Args& a) { --a.memory_bytes; }, StatusCode::workspace_too_small,
-        "memory has 111 bytes; it should have at least 112 (grouping_bytes(4, 3))"},
+        "memory has 95 bytes; it should have at least 96 (grouping_bytes(4, 3))"},
        {"more slots", [](Args& a) { a.num_slots = 100000; }, StatusCode::workspace_too_small,
-        "memory has 112 bytes; it should have at least"},
+        "memory has 96 bytes; it should have at least"},
        {"memory", [](Args& a) { a.memory = nullptr; }, kInvalid,
-        "memory is null; it should point to 112 bytes"},
+        "memory is null; it should point to 96 bytes"},
        {"alignment", [](Args& a) { a.memory = shifted(static_cast<char*>(a.memory), 8); }, kInvalid,
         "memory is at 0x"},
        {"address space", [](Args& a) { a.memory = shifted(static_cast<char*>(nullptr), -64); },
         kInvalid, "it should end inside the address space"},
        {"overlap",
-        [](Args& a) { a.token_slots = shifted(static_cast<const std::int32_t*>(a.memory), 108); },
+        [](Args& a) { a.token_slots = shifted(static_cast<const std::int32_t*>(a.memory), 92); },
         kInvalid, "overlaps token_slots at [0x"}},
       "group_tokens");
   check_legal<Args>(
       good,
       {[](Args& a) { a.num_slots = 0; }, [](Args& a) { a.memory_bytes += 1; },
        [](Args& a) { a = {.device = kDevice}; },
-       [](Args& a) { a.token_slots = shifted(static_cast<const std::int32_t*>(a.memory), 112); }});
+       [](Args& a) { a.token_slots = shifted(static_cast<const std::int32_t*>(a.memory), 96); }});
 }

@@ -87,11 +87,11 @@ TEST_CASE("an entry: every rule") {
        "bias is at 0x"},
   };
   for (const EntryRule& rule : rules) {
-    CAPTURE(rule.name);
+    CAPTURE(std::string(rule.name));
     AdapterEntry entry = good;
     rule.broken(entry);
     const Status status = validate(entry, shape(), 1);
-    CAPTURE(status.message());
+    CAPTURE(std::string(status.message()));
     CHECK(status.code() == StatusCode::invalid_argument);
     CHECK(std::string(status.message()).find(rule.text) != std::string::npos);
   }
@@ -135,7 +135,7 @@ TEST_CASE("a problem written by hand: every member is checked before the backend
     rule.broken(problem);
     for (const Status& status :
          {supports(backend, problem).status(), workspace_bytes(backend, problem).status()}) {
-      CAPTURE(status.message());
+      CAPTURE(std::string(status.message()));
       CHECK(status.code() == StatusCode::invalid_argument);
       CHECK(std::string(status.message()).find(rule.text) != std::string::npos);
     }

@@ -44,8 +44,8 @@ void append(std::vector<Rule<Args>>* rules, const std::vector<Rule<Args>>& more)
 
 Gradients gradients(Parts& parts) {
   Gradients grads;
-  grads.da = parts.memory.take<float*>(6 * 8);
-  grads.db = parts.memory.take<float*>(6 * 8);
+  grads.da = parts.memory.take<float*>(18 * 8);
+  grads.db = parts.memory.take<float*>(18 * 8);
   return grads;
 }
 
