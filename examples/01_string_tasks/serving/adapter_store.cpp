@@ -20,9 +20,9 @@ rankfold::Adapter load(const AdapterSource& source, std::span<const rankfold::Ta
   return std::move(adapter).value();
 }
 
-// What one adapter takes of a float32 arena: its real ranks, each piece rounded up a little.
+// What one adapter takes of a float32 arena: its real ranks, each matrix rounded up to 16 bytes.
 std::uint64_t arena_bytes(const rankfold::Adapter& adapter) {
-  constexpr std::int64_t kUnit = 256;
+  constexpr std::int64_t kUnit = 16;
   const auto round_up = [](std::int64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; };
   constexpr std::int64_t kFloat = sizeof(float);
   std::int64_t bytes = 0;
@@ -43,19 +43,21 @@ std::int32_t largest_rank(const rankfold::Adapter& adapter) {
 
 }  // namespace
 
-AdapterStore::AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend,
+                           std::span<const rankfold::TargetSpec> targets,
                            const std::vector<AdapterSource>& sources, std::int32_t num_slots)
     : AdapterStore(
           backend, targets,
           [&] {
             std::vector<Entry> entries;
             for (const AdapterSource& source : sources)
-              entries.push_back({source.name, load(source, targets), {}, {}, {}});
+              entries.push_back({source.name, load(source, targets), {}, {}});
             return entries;
           }(),
           num_slots) {}
 
-AdapterStore::AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
+AdapterStore::AdapterStore(rankfold::LoraBackend& backend,
+                           std::span<const rankfold::TargetSpec> targets,
                            std::vector<Entry> entries, std::int32_t num_slots)
     : num_targets_(targets.size()),
       entries_(std::move(entries)),
@@ -94,7 +96,7 @@ std::optional<std::int32_t> AdapterStore::pin(const std::string& name, rankfold:
   if (!entry.handle) {
     if (!entry.pending && !send(entry)) return std::nullopt;
     if (upload == Upload::go_on && !entry.pending->poll().value()) return std::nullopt;
-    publish(entry, step_stream);
+    if (!publish(entry, step_stream)) return std::nullopt;
   }
   throw_if_error(pool_.pin(*entry.handle));
   pinned_.push_back(*entry.handle);
@@ -113,32 +115,39 @@ AdapterStore::Entry& AdapterStore::find(const std::string& name) {
   return *found;
 }
 
-// false: every slot is pinned or taken by an upload; the pool is as it was.
+// Enqueues the upload; nothing resident is touched yet. prepare() may wait for the device, never
+// for a step: an engine with large adapters calls it from a thread of its own.
+// false: no room even for the bytes; the pool is as it was.
 bool AdapterStore::send(Entry& entry) {
   rankfold::Result<rankfold::Pending> pending = pool_.prepare(entry.adapter, upload_stream_);
   if (!pending && pending.status().code() == rankfold::StatusCode::no_room) return false;
   if (!pending) fail(entry.name, pending.status());
   entry.pending = std::move(pending).value();
-  note_evictions(entry);
   return true;
 }
 
-void AdapterStore::publish(Entry& entry, rankfold::Stream step_stream) {
+// Gives the adapter a slot, from the next operation on the step stream on.
+// false: running requests have pinned every slot; the upload is kept and asks again next step.
+bool AdapterStore::publish(Entry& entry, rankfold::Stream step_stream) {
   rankfold::Result<rankfold::AdapterHandle> handle =
-      pool_.publish(*std::exchange(entry.pending, std::nullopt), std::span(&step_stream, 1));
+      pool_.publish(std::move(*entry.pending), std::span(&step_stream, 1));
+  if (!handle && handle.status().code() == rankfold::StatusCode::no_room) return false;
   if (!handle) fail(entry.name, handle.status());
+  entry.pending.reset();
   entry.handle = *handle;
-  note_evictions(entry);
-  arrivals_.push_back({entry.name, handle->slot, std::exchange(entry.evicted, {})});
+  arrivals_.push_back({entry.name, handle->slot, forget_evicted()});
+  return true;
 }
 
 // The pool chooses whom to evict; a version that is no longer resident tells whom.
-void AdapterStore::note_evictions(Entry& newcomer) {
-  for (Entry& other : entries_) {
-    if (!other.handle || pool_.resident(*other.handle)) continue;
-    other.handle.reset();
-    newcomer.evicted.push_back(other.name);
+std::vector<std::string> AdapterStore::forget_evicted() {
+  std::vector<std::string> evicted;
+  for (Entry& entry : entries_) {
+    if (!entry.handle || pool_.resident(*entry.handle)) continue;
+    entry.handle.reset();
+    evicted.push_back(entry.name);
   }
+  return evicted;
 }
 
 }  // namespace serving

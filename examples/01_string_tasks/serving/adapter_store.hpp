@@ -56,15 +56,14 @@ class AdapterStore {
     rankfold::Adapter adapter;
     std::optional<rankfold::Pending> pending;
     std::optional<rankfold::AdapterHandle> handle;
-    std::vector<std::string> evicted;  ///< by this one's arrival
   };
   AdapterStore(rankfold::LoraBackend& backend, std::span<const rankfold::TargetSpec> targets,
                std::vector<Entry> entries, std::int32_t num_slots);
 
   Entry& find(const std::string& name);
   bool send(Entry& entry);
-  void publish(Entry& entry, rankfold::Stream step_stream);
-  void note_evictions(Entry& newcomer);
+  bool publish(Entry& entry, rankfold::Stream step_stream);
+  std::vector<std::string> forget_evicted();
 
   std::size_t num_targets_;
   std::vector<Entry> entries_;
