@@ -16,7 +16,8 @@ rule_of() {
     tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^doctest/' ;;
     tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^(doctest|nlohmann)/' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
-    tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt|Eigen)/' ;;
+    tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
+    tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
     bench/*) roots="core/include reference/include bench tests tests/support tests/conformance" external='^(Eigen|benchmark|CLI|nlohmann|fmt)/' ;;
     examples/*)
       part=${file#examples/}

@@ -103,6 +103,14 @@ TEST_CASE("inspect: every golden adapter, accepted or refused by name with a ful
   }
 }
 
+TEST_CASE("inspect: copies of the base are named") {
+  const ToolRun run = run_tool({"inspect", kAdapters + "embed_head_r6"});
+  CHECK(contains(run.out, "'base_model.model.lm_head.base_layer.weight' is a copy of the base"));
+  const json document = run_tool({"inspect", kAdapters + "embed_head_r6", "--json"}).json();
+  REQUIRE(document["base_copies"].size() == 2);
+  CHECK(document["base_copies"][0]["bytes"] == 4 * 160 * 64);
+}
+
 TEST_CASE("inspect: a file of an adapter stands for its folder") {
   const ToolRun run =
       run_tool({"inspect", kAdapters + "lora_bias_r8/adapter_model.safetensors", "--json"});

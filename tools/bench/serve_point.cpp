@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../command.hpp"
+#include "command.hpp"
 #include "cold_layers.hpp"
 #include "row_check.hpp"
 

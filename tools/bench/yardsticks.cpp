@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../command.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {
