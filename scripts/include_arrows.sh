@@ -13,8 +13,9 @@ rule_of() {
     reference/*) roots="core/include reference/include reference/src" external='^((Eigen|tbb|oneapi)/|immintrin\.h$)' ;;
     backends/cuda/*) roots="core/include backends/cuda backends/cuda/include" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
     backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
-    tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^doctest/' ;;
-    tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^(doctest|nlohmann)/' ;;
+    tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
+    tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^((doctest|nlohmann)/|immintrin\.h$)' ;;
+    tests/golden/*) roots="core/include reference/include tests tests/support examples/01_string_tasks" external='^(doctest|nlohmann)/' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
     tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
     tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
