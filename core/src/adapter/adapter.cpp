@@ -29,8 +29,9 @@ AdapterModule describe(const detail::LoraModule& module) {
   out.path = module.path.c_str();
   out.is_embedding = module.embedding ? 1 : 0;
   out.is_parameter = module.parameter ? 1 : 0;
+  out.num_experts = static_cast<std::int32_t>(module.num_experts);
   out.has_bias = module.bias != nullptr ? 1 : 0;
-  out.rank = module.rank;
+  out.rank = module.num_experts > 1 ? module.rank / module.num_experts : module.rank;
   out.alpha = module.alpha;
   out.scaling = module.scaling;
   out.in = module.in;
