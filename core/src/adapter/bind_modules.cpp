@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "adapter/expert_pairs.hpp"
@@ -96,6 +97,7 @@ class Binder {
                         title(place.target) + " is of another kind");
     }
     if (Status status = check_in(module, place.target); !status.ok()) return status;
+    if (Status status = check_scaling(module, place.target, scaling); !status.ok()) return status;
     outcome.target = place.target;
     outcome.detail = place.fused ? "all slices" : "";
     if (Status status = place.fused ? bind_fused(module, place.target, scaling)
@@ -124,6 +126,9 @@ class Binder {
     const std::int64_t rank = module.rank / target.num_experts;
     const auto settled = settle_scaling(adapter_.config, fit.parameter, rank);
     if (!settled) return settled.status();
+    if (Status status = check_scaling(module, fit.target, settled->scaling); !status.ok()) {
+      return status;
+    }
     outcome.target = fit.target;
     outcome.detail.clear();
     outcome.copy_detail = "not compared";
@@ -143,6 +148,15 @@ class Binder {
       }
     }
     return {};
+  }
+
+  Status check_scaling(const LoraModule& module, std::int32_t index, float scaling) const {
+    const float factor = targets_[static_cast<std::size_t>(index)].delta_scale;
+    if (std::isfinite(scaling * factor)) return {};
+    return Status::format(StatusCode::invalid_argument,
+                          "%s: scaling %g times delta_scale %g of %s overflows float32",
+                          title(module).c_str(), static_cast<double>(scaling),
+                          static_cast<double>(factor), title(index).c_str());
   }
 
   Status check_in(const LoraModule& module, std::int32_t index) const {
