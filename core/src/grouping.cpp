@@ -1,6 +1,7 @@
 #include "grouping.hpp"
 
 #include <algorithm>
+#include <limits>
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace detail {
@@ -8,6 +9,11 @@ namespace detail {
 GroupingLayout grouping_layout(std::int64_t num_tokens, std::int32_t num_slots) noexcept {
   GroupingLayout layout;
   if (num_tokens <= 0 || num_slots < 0) return layout;
+  if (num_tokens > std::numeric_limits<std::int32_t>::max()) {
+    // Row numbers are int32: group_tokens() refuses this, and no memory is enough for it.
+    layout.bytes = std::numeric_limits<std::size_t>::max();
+    return layout;
+  }
   layout.max_segments = std::min<std::int64_t>(num_tokens, num_slots);
   std::size_t at = 0;
   const auto take = [&at](std::int64_t num_int32) {

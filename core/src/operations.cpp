@@ -5,6 +5,7 @@
 #include "grouping.hpp"
 #include "guard.hpp"
 #include "rankfold/validate.hpp"
+#include "validate_problem.hpp"
 #include "validate_workspace.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -22,26 +23,25 @@ Status null_stream(Op op) noexcept {
       to_string(op));
 }
 
-// Whether no row has an adapter and nothing must be written for the others.
-bool writes_nothing(const Problem& problem) noexcept {
-  if (problem.bounds.rows == 0) {
-    // Gradients of slots without rows are zeros, which somebody must write.
-    return problem.op != Op::backward && problem.op != Op::backward_embedding &&
-           problem.op != Op::backward_experts;
-  }
-  if (problem.bounds.active_rows != 0) return false;
-  switch (problem.op) {
-    case Op::shrink:
-    case Op::gather_shrink:
-      return true;
-    case Op::expand:
-    case Op::apply_linear:
-    case Op::apply_embedding:
-    case Op::forward:
-    case Op::forward_embedding:
-      return problem.options.y_mode == YMode::accumulate;
-    default:
-      return false;
+// Whether the call reads and writes nothing at all, so that no work is enqueued.
+template <class Args>
+bool writes_nothing(const Args& args, const Problem& problem) noexcept {
+  if constexpr (requires { args.grads; }) {
+    return false;  // gradients of slots without rows are zeros, which somebody must write
+  } else if constexpr (requires { args.addressing.num_rows; }) {
+    const ExpertAddressing& addressing = args.addressing;
+    const std::int64_t row_end = addressing.row_end < 0 ? addressing.num_rows : addressing.row_end;
+    return row_end == addressing.row_begin;
+  } else {
+    if (problem.bounds.rows == 0) return true;
+    const bool no_adapter = problem.bounds.active_rows == 0 || problem.shape.num_slots == 0 ||
+                            problem.shape.max_rank == 0;
+    // h of rows without adapter is unspecified; y of them is left alone, or zero.
+    if constexpr (requires { args.y; }) {
+      return no_adapter && problem.options.y_mode == YMode::accumulate;
+    } else {
+      return no_adapter;
+    }
   }
 }
 
@@ -62,7 +62,7 @@ Status dispatch(LoraBackend& backend, const Args& args, const Workspace& workspa
         !status.ok()) {
       return status;
     }
-    if (writes_nothing(problem)) return {};
+    if (writes_nothing(args, problem)) return {};
     return BackendAccess::run(backend, args, workspace, stream);
   });
 }
@@ -71,14 +71,14 @@ Status dispatch(LoraBackend& backend, const Args& args, const Workspace& workspa
 
 Result<Strategy> supports(const LoraBackend& backend, const Problem& problem) noexcept {
   return guarded([&]() -> Result<Strategy> {
-    if (Status status = validate(problem.shape); !status.ok()) return status;
+    if (Status status = detail::validate_problem(problem); !status.ok()) return status;
     return BackendAccess::supports(backend, problem);
   });
 }
 
 Result<std::uint64_t> workspace_bytes(const LoraBackend& backend, const Problem& problem) noexcept {
   return guarded([&]() -> Result<std::uint64_t> {
-    if (Status status = validate(problem.shape); !status.ok()) return status;
+    if (Status status = detail::validate_problem(problem); !status.ok()) return status;
     if (const auto strategy = BackendAccess::supports(backend, problem); !strategy.ok()) {
       return strategy.status();
     }

@@ -31,7 +31,8 @@ Bounds bounds_of(const LoraAddressing& addressing, const TableShape& shape) noex
 
 Bounds bounds_of(const ExpertAddressing& addressing, const TableShape& shape) noexcept {
   Bounds bounds;
-  bounds.rows = std::max(addressing.num_rows, addressing.bound_rows);
+  // The caller's bound, so that a window needs the workspace of its chunk alone.
+  bounds.rows = addressing.bound_rows > 0 ? addressing.bound_rows : addressing.num_rows;
   bounds.tokens = addressing.num_tokens;
   bounds.segments =
       std::min(bounds.rows, std::int64_t{shape.num_slots} * std::int64_t{shape.num_experts});

@@ -55,7 +55,8 @@ struct LoraAddressing {
 };
 
 /// Size in bytes of the memory that group_tokens() fills: monotone in both arguments, the same for
-/// every backend. Alignment: 16 bytes. 0 when num_tokens is 0 or an argument is negative.
+/// every backend. Alignment: 16 bytes. 0 when num_tokens is 0 or an argument is negative; the
+/// largest size_t when num_tokens is over 2^31 - 1, which group_tokens() refuses.
 RANKFOLD_EXPORT std::size_t grouping_bytes(std::int64_t num_tokens,
                                            std::int32_t num_slots) noexcept;
 
@@ -85,8 +86,9 @@ struct ExpertAddressing {
   /// The window. row_end -1: num_rows.
   std::int64_t row_begin = 0;
   std::int64_t row_end = -1;
-  /// Upper bound of rows by which strategies and workspace are chosen, never the window;
-  /// 0: num_rows. Windows of calls with the same bound are bit-identical to the whole.
+  /// Upper bound of rows by which strategies and workspace are chosen, never the window itself; at
+  /// least its rows. 0: num_rows. Windows of calls with the same bound are bit-identical to the
+  /// whole.
   std::int64_t bound_rows = 0;
 
   /// grouped: int32 [num_experts + 1], ascending, absolute rows; local experts only.

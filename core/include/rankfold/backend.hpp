@@ -110,7 +110,8 @@ class RANKFOLD_EXPORT LoraBackend {
   virtual Result<std::uint64_t> do_workspace_bytes(const Problem& problem) const = 0;
 
   // The operations. Arguments are validated, the workspace is large enough, the problem is
-  // supported and has at least one row. The defaults answer unsupported.
+  // supported and, where no gradients are written, has at least one row. The defaults answer
+  // unsupported.
   /// `grouped` holds the pointers into args.memory; `scratch` is the rest of that memory.
   virtual Status do_group_tokens(const GroupTokensArgs& args, const LoraAddressing& grouped,
                                  void* scratch, Stream stream);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "rankfold/adapter_table.hpp"
@@ -75,10 +76,14 @@ class RANKFOLD_EXPORT OwnedStream {
 };
 
 /// An owned adapter table: entries in device memory, all rank 0 at first. Weights stay the host's.
-/// Move-only.
+/// Move-only. One thread may write entries while another enqueues operations on the view.
 class RANKFOLD_EXPORT AdapterTable {
  public:
-  AdapterTable() = default;
+  AdapterTable() noexcept;
+  AdapterTable(AdapterTable&& other) noexcept;
+  AdapterTable& operator=(AdapterTable&& other) noexcept;
+  /// Waits for copies that still read its staging memory.
+  ~AdapterTable();
   /// Errors: invalid_argument (shape), out_of_memory.
   static Result<AdapterTable> create(LoraBackend& backend, const TableShape& shape) noexcept;
 
@@ -86,8 +91,8 @@ class RANKFOLD_EXPORT AdapterTable {
   AdapterTableView view() const noexcept { return view_; }
 
   /// Binds memory that the host owns; validated, then enqueued on the stream in order. The entry is
-  /// copied: `entry` may go at once. Linear: in_limit 0 means in; strides 0 mean dense (in, rank).
-  /// Not for the hot path: may wait for staging memory.
+  /// copied: `entry` may go at once. in_limit 0 means in; strides 0 mean dense (in_limit, rank).
+  /// Not for the hot path: may wait for staging memory, whose earlier copy must have run.
   Status set_entry(std::int32_t slot, std::int32_t expert, std::int32_t slice,
                    const AdapterEntry& entry, Stream stream) noexcept;
   /// Makes all entries of the slot rank 0.
@@ -101,13 +106,14 @@ class RANKFOLD_EXPORT AdapterTable {
                       const float* scalings, Stream stream) noexcept;
 
  private:
-  Status write_entries(std::int32_t slot, std::int32_t first, std::int32_t count,
+  struct Staging;
+  void swap(AdapterTable& other) noexcept;
+  Status write_entries(std::int32_t slot, std::int64_t first, std::int64_t count,
                        const AdapterEntry* entries, Stream stream) noexcept;
   LoraBackend* backend_ = nullptr;
   AdapterTableView view_;
   Buffer entries_;
-  Buffer
-      staging_;  // pinned, one entry for each table entry, so that a source is never reused early
+  std::unique_ptr<Staging> staging_;  // goes before the entries that its copies write
 };
 
 RANKFOLD_NAMESPACE_END

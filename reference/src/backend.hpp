@@ -1,0 +1,57 @@
+// The reference backend: LoraBackend on the CPU.
+#pragma once
+
+#include "rankfold/backend.hpp"
+#include "stream.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+class ReferenceBackend final : public LoraBackend {
+ public:
+  ReferenceBackend();
+
+ protected:
+  Result<void*> do_allocate(std::size_t bytes, MemoryKind kind) override;
+  void do_deallocate(void* pointer, MemoryKind kind) noexcept override;
+  Status do_copy(void* destination, const void* source, std::size_t bytes, CopyKind kind,
+                 Stream stream) override;
+  Status do_fill(void* destination, std::uint8_t value, std::size_t bytes, Stream stream) override;
+  Result<Stream> do_create_stream(StreamMode mode) override;
+  void do_destroy_stream(Stream stream) noexcept override;
+  Status do_synchronize(Stream stream) override;
+  Result<Event> do_create_event() override;
+  void do_destroy_event(Event event) noexcept override;
+  Status do_record(Event event, Stream stream) override;
+  Status do_wait(Stream stream, Event event) override;
+  Result<bool> do_query(Event event) override;
+  Status do_synchronize(Event event) override;
+
+  int do_list_strategies(StrategyInfo* out, int capacity) const override;
+  Result<Strategy> do_supports(const Problem& problem) const override;
+  Result<std::uint64_t> do_workspace_bytes(const Problem& problem) const override;
+
+  Status do_group_tokens(const GroupTokensArgs& args, const LoraAddressing& grouped, void* scratch,
+                         Stream stream) override;
+  Status do_shrink(const ShrinkArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_expand(const ExpandArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_apply_linear(const ApplyLinearArgs& args, const Workspace& workspace,
+                         Stream stream) override;
+  Status do_gather_shrink(const GatherShrinkArgs& args, const Workspace& workspace,
+                          Stream stream) override;
+  Status do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
+                            Stream stream) override;
+
+ private:
+  StreamPool streams_;
+};
+
+/// A call on its way to the stream: plain data, copied into the queue.
+template <class Args>
+struct Call {
+  Args args;
+  Workspace workspace;
+};
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END

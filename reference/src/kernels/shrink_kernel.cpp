@@ -1,0 +1,198 @@
+#include "shrink_kernel.hpp"
+
+#include <algorithm>
+
+#include "../plan.hpp"
+#include "simd.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+namespace {
+
+constexpr int kTileRows = 3;
+constexpr int kTileRanks = 4;
+constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
+constexpr std::int64_t kFewRows = 3;     // up to here, A is widened in registers
+
+// sums[m][n] = sum over k of x[m][k] a[n][k]; x is widened and padded to a multiple of 16.
+template <class TA, int kRows, int kRanks>
+inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::int64_t a_stride,
+                     std::int64_t size, float (&sums)[kRows][kRanks]) noexcept {
+  F8 acc[kRows][kRanks];
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kRanks; ++n) acc[m][n] = zero8();
+  }
+  std::int64_t k = 0;
+  for (; k + kPairLanes <= size; k += kPairLanes) {
+    if constexpr (kEvenOdd<TA>) {
+      for (int n = 0; n < kRanks; ++n) {
+        const Pair weight = load_pair(a + n * a_stride + k);
+        for (int m = 0; m < kRows; ++m) {
+          const float* const row = x + m * x_stride + k;
+          acc[m][n] = fma(load8(row), weight.first, acc[m][n]);
+          acc[m][n] = fma(load8(row + kLanes), weight.second, acc[m][n]);
+        }
+      }
+    } else {
+      for (std::int64_t half = k; half < k + kPairLanes; half += kLanes) {
+        F8 row[kRows];
+        for (int m = 0; m < kRows; ++m) row[m] = load8(x + m * x_stride + half);
+        for (int n = 0; n < kRanks; ++n) {
+          const F8 weight = load8(a + n * a_stride + half);
+          for (int m = 0; m < kRows; ++m) acc[m][n] = fma(row[m], weight, acc[m][n]);
+        }
+      }
+    }
+  }
+  if (k < size) {
+    for (int n = 0; n < kRanks; ++n) {
+      const Pair weight = load_pair(a + n * a_stride + k, size - k);
+      for (int m = 0; m < kRows; ++m) {
+        const Pair row = load_pair(x + m * x_stride + k);
+        acc[m][n] = fma(row.first, weight.first, acc[m][n]);
+        acc[m][n] = fma(row.second, weight.second, acc[m][n]);
+      }
+    }
+  }
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kRanks; ++n) sums[m][n] = sum(acc[m][n]);
+  }
+}
+
+// Adds one chunk's sums to a tile of h, or sets them.
+template <class TA, int kRows, int kRanks>
+inline void dot_chunk(const float* x, std::int64_t x_stride, const TA* a, std::int64_t a_stride,
+                      std::int64_t size, float* const (&h)[kTileRows], std::int64_t j,
+                      bool first) noexcept {
+  float sums[kRows][kRanks];
+  dot_tile<TA, kRows, kRanks>(x, x_stride, a, a_stride, size, sums);
+  for (int m = 0; m < kRows; ++m) {
+    for (int n = 0; n < kRanks; ++n) {
+      float& target = h[m][j + n];
+      target = first ? sums[m][n] : target + sums[m][n];
+    }
+  }
+}
+
+template <class TA, int kRanks>
+inline void dot_rows(int num_rows, const float* x, std::int64_t x_stride, const TA* a,
+                     std::int64_t a_stride, std::int64_t size, float* const (&h)[kTileRows],
+                     std::int64_t j, bool first) noexcept {
+  switch (num_rows) {
+    case 1:
+      return dot_chunk<TA, 1, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+    case 2:
+      return dot_chunk<TA, 2, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+    default:
+      return dot_chunk<TA, 3, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+  }
+}
+
+struct RowTile {
+  int num_rows;
+  float* h[kTileRows];
+};
+
+RowTile row_tile(const ShrinkBlock& block, std::int64_t first) noexcept {
+  RowTile tile;
+  tile.num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - first));
+  for (int m = 0; m < kTileRows; ++m) {
+    const std::int64_t i = first + std::min(m, tile.num_rows - 1);
+    const std::int64_t row = block.h_rows != nullptr ? block.h_rows[i] : i;
+    tile.h[m] = block.h + row * block.h_stride;
+  }
+  return tile;
+}
+
+template <class TX, class TA>
+void widen_rows(const ShrinkBlock& block, std::int64_t first, int num_rows, std::int64_t begin,
+                std::int64_t size, float* destination, std::int64_t stride) noexcept {
+  for (int m = 0; m < num_rows; ++m) {
+    const std::int64_t row = block.rows[first + m];
+    widen<TA>(static_cast<const TX*>(block.x) + row * block.x_stride + begin,
+              destination + m * stride, size);
+  }
+}
+
+// Few rows: x is widened once, A streams by, four or eight of its rows at a time.
+template <class TX, class TA>
+void few_rows(const ShrinkBlock& block) noexcept {
+  const auto* const a = static_cast<const TA*>(block.a);
+  const std::int64_t stride = round_up(block.in, kPairLanes);
+  const RowTile tile = row_tile(block, 0);
+  widen_rows<TX, TA>(block, 0, tile.num_rows, 0, block.in, block.scratch, stride);
+  for (std::int64_t j = block.rank_begin; j < block.rank_end;) {
+    const std::int64_t left = block.rank_end - j;
+    const std::int64_t step = left >= 8 && tile.num_rows == 1 ? 8 : left >= kTileRanks ? 4 : 1;
+    for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
+      const std::int64_t size = std::min(kShrinkChunk, block.in - k);
+      const float* const x = block.scratch + k;
+      const TA* const weights = a + j * block.a_stride + k;
+      if (step == 8) {
+        dot_chunk<TA, 1, 8>(x, stride, weights, block.a_stride, size, tile.h, j, k == 0);
+      } else if (step == kTileRanks) {
+        dot_rows<TA, kTileRanks>(tile.num_rows, x, stride, weights, block.a_stride, size, tile.h, j,
+                                 k == 0);
+      } else {
+        dot_rows<TA, 1>(tile.num_rows, x, stride, weights, block.a_stride, size, tile.h, j, k == 0);
+      }
+    }
+    j += step;
+  }
+}
+
+// Many rows: a chunk of A is widened once for all of them.
+template <class TX, class TA>
+void many_rows(const ShrinkBlock& block) noexcept {
+  const auto* const a = static_cast<const TA*>(block.a);
+  float* const x = block.scratch;
+  float* const weights = block.scratch + kTileRows * kShrinkChunk;
+  for (std::int64_t first = block.rank_begin; first < block.rank_end; first += kPackRanks) {
+    const std::int64_t ranks = std::min(kPackRanks, block.rank_end - first);
+    for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
+      const std::int64_t size = std::min(kShrinkChunk, block.in - k);
+      const std::int64_t padded = round_up(size, kPairLanes);
+      for (std::int64_t j = 0; j < ranks; ++j) {
+        widen<TA>(a + (first + j) * block.a_stride + k, weights + j * padded, size);
+      }
+      for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
+        const RowTile tile = row_tile(block, i);
+        widen_rows<TX, TA>(block, i, tile.num_rows, k, size, x, padded);
+        std::int64_t j = 0;
+        for (; j + kTileRanks <= ranks; j += kTileRanks) {
+          dot_rows<float, kTileRanks>(tile.num_rows, x, padded, weights + j * padded, padded,
+                                      padded, tile.h, first + j, k == 0);
+        }
+        for (; j < ranks; ++j) {
+          dot_rows<float, 1>(tile.num_rows, x, padded, weights + j * padded, padded, padded, tile.h,
+                             first + j, k == 0);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t shrink_scratch_floats(std::int64_t in, std::int64_t max_rank) noexcept {
+  const std::int64_t few = kFewRows * round_up(in, kPairLanes);
+  const std::int64_t chunk = std::min(round_up(in, kPairLanes), kShrinkChunk);
+  const std::int64_t many = kTileRows * kShrinkChunk + std::min(max_rank, kPackRanks) * chunk;
+  return std::max(few, many);
+}
+
+void shrink_block(const ShrinkBlock& block) noexcept {
+  with_element(block.x_dtype, [&]<class TX>(const TX*) {
+    with_element(block.a_dtype, [&]<class TA>(const TA*) {
+      if (block.num_rows <= kFewRows) {
+        few_rows<TX, TA>(block);
+      } else {
+        many_rows<TX, TA>(block);
+      }
+    });
+  });
+}
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,68 @@
+#include "plan.hpp"
+
+#include <algorithm>
+
+#include "parallel.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+bool shrinks(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear; }
+bool expands(Op op) noexcept {
+  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding;
+}
+bool keeps_h(Op op) noexcept { return op == Op::apply_linear || op == Op::apply_embedding; }
+
+}  // namespace
+
+WorkspacePlan plan_workspace(const Problem& problem) noexcept {
+  WorkspacePlan plan;
+  const TableShape& shape = problem.shape;
+  const std::int64_t rows = problem.bounds.rows;
+  if (rows <= 0) return plan;
+  std::size_t at = 0;
+  const auto take = [&at](std::int64_t count, std::size_t bytes) {
+    const std::size_t offset = at;
+    at += (static_cast<std::size_t>(count) * bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  };
+  plan.order = take(rows, sizeof(std::int32_t));
+  plan.bare = take(rows, sizeof(std::int32_t));
+  plan.marks = take(rows, 1);
+  plan.groups = take(rows, sizeof(RowGroup));
+  plan.counters = take(shape.num_slots, sizeof(std::int32_t));
+  const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
+  plan.h = keeps_h(problem.op) ? take(rows * columns, sizeof(float)) : at;
+  plan.lanes = max_lanes();
+  std::int64_t floats = 0;
+  if (shrinks(problem.op)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
+  if (expands(problem.op)) floats = std::max(floats, expand_scratch_floats(shape.max_rank));
+  plan.scratch_floats = static_cast<std::size_t>((floats + 15) / 16 * 16);
+  plan.scratch = take(plan.lanes * static_cast<std::int64_t>(plan.scratch_floats), sizeof(float));
+  plan.bytes = at + kAlignment;  // the caller's memory may start at a multiple of 16 alone
+  return plan;
+}
+
+WorkspaceParts parts_of(const WorkspacePlan& plan, const Workspace& workspace) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data);
+  auto* const base =
+      static_cast<std::byte*>(workspace.data) + (kAlignment - address % kAlignment) % kAlignment;
+  WorkspaceParts parts;
+  parts.order = reinterpret_cast<std::int32_t*>(base + plan.order);
+  parts.bare = reinterpret_cast<std::int32_t*>(base + plan.bare);
+  parts.marks = reinterpret_cast<std::uint8_t*>(base + plan.marks);
+  parts.groups = reinterpret_cast<RowGroup*>(base + plan.groups);
+  parts.counters = reinterpret_cast<std::int32_t*>(base + plan.counters);
+  parts.h = reinterpret_cast<float*>(base + plan.h);
+  parts.scratch = reinterpret_cast<float*>(base + plan.scratch);
+  parts.scratch_floats = plan.scratch_floats;
+  parts.lanes = plan.lanes;
+  return parts;
+}
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END

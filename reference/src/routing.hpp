@@ -1,0 +1,67 @@
+// The routing core: which entry of the table does a row use. Everything after it sees groups of
+// rows that share an entry, and does not know how they were addressed.
+#pragma once
+
+#include <cstdint>
+
+#include "parallel.hpp"
+#include "plan.hpp"
+#include "rankfold/adapter_table.hpp"
+#include "rankfold/addressing.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+/// What routing found; the arrays stand in the workspace. Every row is in one group or bare.
+struct Routing {
+  const RowGroup* groups = nullptr;
+  std::int64_t num_groups = 0;
+  const std::int32_t* order = nullptr;
+  const std::int32_t* bare = nullptr;  ///< rows without adapter, ascending
+  std::int64_t num_bare = 0;
+};
+
+/// How rows are put into groups.
+enum class Grouping : std::int32_t {
+  by_row,    ///< routed: each row is a group
+  by_entry,  ///< grouped: rows of an entry together, cut into pieces that keep all threads busy
+};
+
+/// Reads the addressing and fills the workspace. Device data is never trusted: whatever the arrays
+/// hold, only rows of [0, num_tokens) and entries of the table come out, each row once.
+class RoutePhase final : public Phase {
+ public:
+  RoutePhase(const LoraAddressing& addressing, const AdapterTableView& table, Grouping grouping,
+             int threads, const WorkspaceParts& parts) noexcept;
+  std::int64_t num_items() const noexcept override { return 1; }
+  void run(std::int64_t item, int lane) noexcept override;
+  const Routing& result() const noexcept { return result_; }
+
+ private:
+  void route_uniform() noexcept;
+  void route_tokens() noexcept;
+  void route_segments() noexcept;
+  void all_bare() noexcept;
+  /// Cuts rows [begin, begin + count) of the order, which share a slot, into groups.
+  void add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
+                  std::int64_t rows_per_group) noexcept;
+  std::int64_t rows_per_group(std::int64_t num_rows) const noexcept;
+  bool valid(std::int32_t slot) const noexcept {
+    return slot >= 0 && slot < table_.shape.num_slots;
+  }
+
+  const LoraAddressing& addressing_;
+  const AdapterTableView& table_;
+  const Grouping grouping_;
+  const int threads_;
+  const WorkspaceParts parts_;
+  Routing result_;
+};
+
+/// Stable counting sort of the rows whose slot is in [0, num_slots). Afterwards `order` holds them
+/// by ascending slot and ends[slot] is where the slot's rows end. Returns their number.
+std::int64_t sort_by_slot(const std::int32_t* token_slots, std::int64_t num_tokens,
+                          std::int32_t num_slots, std::int32_t* ends, std::int32_t* order) noexcept;
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END

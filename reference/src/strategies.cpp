@@ -1,0 +1,89 @@
+#include "strategies.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "backend.hpp"
+#include "parallel.hpp"
+#include "plan.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+namespace {
+
+constexpr const char* kRoutedConditions = "one row at a time; taken for a single row";
+constexpr const char* kGroupedConditions = "rows grouped by adapter; taken for two rows or more";
+
+constexpr std::array<Op, 5> kOps = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
+                                    Op::apply_embedding};
+
+bool implemented(Op op) noexcept { return std::find(kOps.begin(), kOps.end(), op) != kOps.end(); }
+
+}  // namespace
+
+Result<Strategy> choose_strategy(const Problem& problem) noexcept {
+  if (problem.op == Op::group_tokens) return Strategy::grouped;
+  if (!implemented(problem.op)) {
+    return Status::format(
+        StatusCode::unsupported,
+        "%s: not implemented by the reference backend of this version; it has group_tokens, "
+        "shrink, expand, apply_linear, gather_shrink and apply_embedding",
+        to_string(problem.op));
+  }
+  if (problem.options.configuration < 0 || problem.options.configuration > 1) {
+    return Status::format(StatusCode::unsupported,
+                          "%s: configuration is %d; each strategy of the reference backend has one "
+                          "configuration, so it should be 0 or 1",
+                          to_string(problem.op), problem.options.configuration);
+  }
+  switch (problem.options.strategy) {
+    case Strategy::automatic:
+      return problem.bounds.rows <= 1 ? Strategy::routed : Strategy::grouped;
+    case Strategy::routed:
+    case Strategy::grouped:
+      return problem.options.strategy;
+    default:
+      return Status::format(StatusCode::unsupported,
+                            "%s: strategy is %s; the reference backend has routed and grouped",
+                            to_string(problem.op), to_string(problem.options.strategy));
+  }
+}
+
+int useful_threads(const Problem& problem) noexcept {
+  constexpr double kSerialProducts = 65536;  // about ten microseconds of one core
+  const TableShape& shape = problem.shape;
+  const double width = static_cast<double>(total_out(shape)) +
+                       (problem.op == Op::shrink || problem.op == Op::apply_linear
+                            ? static_cast<double>(shape.in) * shape.num_slices
+                            : 0.0);
+  const double products =
+      static_cast<double>(problem.bounds.active_rows) * std::max(shape.max_rank, 1) * width;
+  return products < kSerialProducts && problem.bounds.rows < 4096 ? 1 : max_lanes();
+}
+
+int ReferenceBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
+  int count = 0;
+  const auto add = [&](Op op, Strategy strategy, const char* conditions) {
+    if (count < capacity) out[count] = {op, strategy, conditions, "default"};
+    ++count;
+  };
+  add(Op::group_tokens, Strategy::grouped, "counting sort");
+  for (const Op op : kOps) {
+    add(op, Strategy::routed, kRoutedConditions);
+    add(op, Strategy::grouped, kGroupedConditions);
+  }
+  return count;
+}
+
+Result<Strategy> ReferenceBackend::do_supports(const Problem& problem) const {
+  return choose_strategy(problem);
+}
+
+Result<std::uint64_t> ReferenceBackend::do_workspace_bytes(const Problem& problem) const {
+  if (problem.op == Op::group_tokens) return std::uint64_t{0};
+  return std::uint64_t{plan_workspace(problem).bytes};
+}
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,18 @@
+// Which strategy computes a problem.
+#pragma once
+
+#include "rankfold/problem.hpp"
+#include "rankfold/status.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace reference {
+
+/// The strategy for a problem, or unsupported with the reason. Both strategies give the same bits:
+/// a row's sums are taken in an order that only its own sizes determine.
+Result<Strategy> choose_strategy(const Problem& problem) noexcept;
+
+/// Threads worth starting: 1 where the work is done sooner than a thread wakes.
+int useful_threads(const Problem& problem) noexcept;
+
+}  // namespace reference
+RANKFOLD_NAMESPACE_END
