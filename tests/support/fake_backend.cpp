@@ -43,7 +43,11 @@ FakeCounters FakeBackend::counters() const {
 
 void FakeBackend::fail(FakeCall call, int skip, int count) {
   const std::lock_guard lock(mutex_);
-  failures_[call] = {skip, count};
+  if (count > 0) {
+    failures_[call] = {skip, count};
+  } else {
+    failures_.erase(call);
+  }
 }
 
 void FakeBackend::limit_device_bytes(std::int64_t bytes) {

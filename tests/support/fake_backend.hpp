@@ -43,7 +43,8 @@ class FakeBackend final : public LoraBackend {
   FakeCounters counters() const;
 
   /// After `skip` more calls, the next `count` fail: allocate with out_of_memory, the others with
-  /// device_error. They fail at the call, before anything is enqueued.
+  /// device_error. They fail at the call, before anything is enqueued. A
+  /// count of 0 ends it.
   void fail(FakeCall call, int skip, int count = 1);
   /// Allocations beyond this sum of live device bytes fail; 0: no limit.
   void limit_device_bytes(std::int64_t bytes);

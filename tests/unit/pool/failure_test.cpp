@@ -187,7 +187,8 @@ TEST_CASE("failure: memory whose event cannot be asked is not given away") {
   setup.load(kOld);
   setup.load(kNew);
   REQUIRE(setup.first.synchronize().ok());
-  setup.backend.fail(FakeCall::query, 0, 2);
+  setup.backend.fail(FakeCall::query, 0, 100);
   CHECK(setup.pool.stats().arena_in_use == 2 * kOne);
+  setup.backend.fail(FakeCall::query, 0, 0);
   CHECK(setup.pool.stats().arena_in_use == kOne);
 }

@@ -10,14 +10,15 @@ namespace {
 thread_local std::int64_t num_news = 0;
 }  // namespace
 
-// Counts what this thread allocates by new: pin and unpin must not.
-void* operator new(std::size_t bytes) {
+// Counts what this thread allocates by new: pin and unpin must not. noinline: the compiler pairs an
+// inlined free() with the operator new of others.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++num_news;
   if (void* const memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace rankfold;
 using namespace rankfold::testing;
