@@ -92,6 +92,14 @@ void Deltas::begin_step(std::span<const std::int32_t> slots,
 
 void Deltas::group(StepRows& rows) {
   const auto num_rows = static_cast<std::int64_t>(rows.slots.size());
+  const auto num_active =
+      std::count_if(rows.slots.begin(), rows.slots.end(), [](std::int32_t s) { return s >= 0; });
+  rows.addressing = {};
+  rows.addressing.active_rows_bound = num_active;
+  if (num_active == 0) return;  // the bare base: nothing will be enqueued
+
+  // The slots are copied while the host goes on; they stay as they are until the step's first
+  // operation has been waited for.
   copy(rows.device_slots.data(), rows.slots.data(), num_rows * sizeof(std::int32_t),
        rankfold::CopyKind::host_to_device);
   const rankfold::GroupTokensArgs args{
@@ -103,9 +111,7 @@ void Deltas::group(StepRows& rows) {
       .device = backend_->device(),
   };
   throw_if_error(rankfold::group_tokens(*backend_, args, stream_, &rows.addressing));
-  // What only the host can know without waiting: a step of the bare base costs no launch.
-  rows.addressing.active_rows_bound =
-      std::count_if(rows.slots.begin(), rows.slots.end(), [](std::int32_t s) { return s >= 0; });
+  rows.addressing.active_rows_bound = num_active;
 }
 
 void Deltas::apply_linear(int target, const Matrix& x, Matrix& y, Rows which) {

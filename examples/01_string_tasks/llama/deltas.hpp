@@ -63,12 +63,12 @@ class Deltas {
   std::vector<rankfold::AdapterTableView> tables_;
   std::int64_t max_rows_ = 0;
   bool on_host_ = true;
-  rankfold::OwnedStream stream_;
   rankfold::Buffer workspace_;
   rankfold::Buffer device_x_;  // these two only where the device is not the host
   rankfold::Buffer device_y_;
   StepRows step_[2];
   double seconds_ = 0;
+  rankfold::OwnedStream stream_;  // last: it waits for its work before the memory above goes
 };
 
 }  // namespace llama
