@@ -127,8 +127,8 @@ TEST_CASE("bench: what is wrong with a workloads file is said with its place") {
       {"name", nullptr, "\"name\" is null"},
   };
   for (const Line& line : lines) {
-    CAPTURE(line.key);
-    CAPTURE(line.part);
+    CAPTURE(std::string(line.key));
+    CAPTURE(std::string(line.part));
     json file = small_file();
     file["workloads"][0][line.key] = line.value;
     const std::string path = folder.write("workloads.json", file.dump());
