@@ -41,7 +41,7 @@ file(RELATIVE_PATH rankfold_pc_prefix "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig
 configure_file(cmake/rankfold.pc.in "${PROJECT_BINARY_DIR}/rankfold.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/rankfold.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
+# tools/ installs the command.
 if(TARGET rankfold_tool)
   set_target_properties(rankfold_tool PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS rankfold_tool RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()

@@ -6,6 +6,7 @@ cd "$root" || exit 1
 
 # One list a purpose; all names are the same in Debian 12 and Ubuntu 24.04.
 packages_library="cmake ninja-build g++ libeigen3-dev libtbb-dev nlohmann-json3-dev libre2-dev"
+packages_demo="$packages_library libcli11-dev"
 packages_test="$packages_library doctest-dev libcli11-dev libfmt-dev"
 packages_format="clang-format-14"
 packages_ci="$packages_test $packages_format clang-14 clang-tidy-14 libclang-rt-14-dev llvm-14 pkg-config shellcheck"

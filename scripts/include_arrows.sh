@@ -13,9 +13,11 @@ rule_of() {
     reference/*) roots="core/include reference/include reference/src" external='^((Eigen|tbb|oneapi)/|immintrin\.h$)' ;;
     backends/cuda/*) roots="core/include backends/cuda backends/cuda/include" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
     backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
-    tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^doctest/' ;;
-    tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^(doctest|nlohmann)/' ;;
-    tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt)/' ;;
+    tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
+    tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^((doctest|nlohmann)/|immintrin\.h$)' ;;
+    tests/golden/*) roots="core/include reference/include tests tests/support examples/01_string_tasks" external='^(doctest|nlohmann)/' ;;
+    tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
+    tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
     tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
     bench/*) roots="core/include reference/include bench tests tests/support tests/conformance" external='^(Eigen|benchmark|CLI|nlohmann|fmt)/' ;;
     examples/*)
@@ -27,7 +29,7 @@ rule_of() {
 }
 
 standard='^[a-z_0-9]+$'
-posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc)\.h$'
+posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib)\.h$'
 
 num_files=0 num_includes=0 num_broken=0
 broken() {
@@ -38,8 +40,12 @@ broken() {
 check_include() {
   local file=$1 line=$2 style=$3 header=$4 root
   num_includes=$((num_includes + 1))
-  case "$header" in *..*)
-    broken "$file:$line: $header climbs out of its folder: name it from a root"
+  case "$header" in *../*)
+    header=$(realpath -m --relative-to=. "$(dirname "$file")/$header")
+    for root in $roots; do
+      case "$header" in "$root"/*) [ -f "$header" ] && return ;; esac
+    done
+    broken "$file:$line: $header is not below one of: $roots"
     return
     ;;
   esac

@@ -63,11 +63,33 @@ Json finding_json(const Finding& finding) {
   return json;
 }
 
-Json adapter_json(const std::string& path, const AdapterFile& file) {
+// Copies of the base's weights stand beside the adapter's own tensors: PEFT saves them whenever an
+// embedding is adapted. They belong to no module, and are compared when a model is there.
+std::vector<SafetensorsEntry> base_copies(const Safetensors& tensors) {
+  constexpr std::string_view kSuffix = ".base_layer.weight";
+  std::vector<SafetensorsEntry> copies;
+  for (const SafetensorsEntry& entry : tensors.entries()) {
+    if (std::string_view(entry.name).ends_with(kSuffix)) copies.push_back(entry);
+  }
+  return copies;
+}
+
+// The tensors of the adapter at this path, which AdapterFile has read before.
+Result<Safetensors> read_tensors(const std::string& path) {
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  return Safetensors::read(folder ? (fs::path(path) / "adapter_model.safetensors").string() : path);
+}
+
+Json adapter_json(const std::string& path, const AdapterFile& file, const Safetensors& tensors) {
   Json modules = Json::array();
   for (const AdapterModule& module : file.modules()) modules.push_back(module_json(module));
   Json findings = Json::array();
   for (const Finding& finding : file.findings()) findings.push_back(finding_json(finding));
+  Json copies = Json::array();
+  for (const SafetensorsEntry& copy : base_copies(tensors)) {
+    copies.push_back({{"tensor", copy.name}, {"bytes", copy.bytes}});
+  }
   const Totals totals = sum(file.modules());
   return {{"path", path},
           {"kind", "adapter"},
@@ -80,6 +102,7 @@ Json adapter_json(const std::string& path, const AdapterFile& file) {
             {"min_rank", totals.min_rank},
             {"max_rank", totals.max_rank}}},
           {"modules", std::move(modules)},
+          {"base_copies", std::move(copies)},
           {"findings", std::move(findings)}};
 }
 
@@ -108,13 +131,19 @@ void print_findings(std::span<const Finding> findings, Severity severity, Output
   }
 }
 
-void print_adapter(const std::string& path, const AdapterFile& file, Output& out) {
+void print_adapter(const std::string& path, const AdapterFile& file, const Safetensors& tensors,
+                   Output& out) {
   const Totals totals = sum(file.modules());
   out.print("adapter {}\n", printable(path));
   out.print("{} modules, ranks {} to {}, {} parameters, {}\n\n", totals.modules, totals.min_rank,
             totals.max_rank, totals.parameters,
             human_bytes(static_cast<std::uint64_t>(totals.bytes)));
   print_modules(file.modules(), out);
+  for (const SafetensorsEntry& copy : base_copies(tensors)) {
+    out.print(
+        "note    tensor '{}' is a copy of the base's weight, {}: not compared without a model\n",
+        printable(copy.name), human_bytes(copy.bytes));
+  }
   print_findings(file.findings(), Severity::note, out);
   print_findings(file.findings(), Severity::refused, out);
   if (file.status().ok()) {
@@ -186,10 +215,12 @@ int report_unreadable(const InspectOptions& options, const char* kind, const Sta
 int inspect_adapter(const InspectOptions& options, Output& out) {
   const Result<AdapterFile> file = AdapterFile::open(options.path);
   if (!file.ok()) return report_unreadable(options, "adapter", file.status(), out);
+  const Result<Safetensors> tensors = read_tensors(options.path);
+  if (!tensors.ok()) return report_unreadable(options, "adapter", tensors.status(), out);
   if (options.json) {
-    out.write_json(adapter_json(options.path, *file));
+    out.write_json(adapter_json(options.path, *file, *tensors));
   } else {
-    print_adapter(options.path, *file, out);
+    print_adapter(options.path, *file, *tensors, out);
   }
   return file->status().ok() ? kExitOk : kExitRefused;
 }

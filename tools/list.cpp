@@ -135,7 +135,7 @@ void print_wish(const Wish& wish, Output& out) {
   if (wish.status.ok()) {
     out.print(": {} is taken\n", wish.selects);
   } else {
-    out.write(", which is an error (see below)\n");
+    out.write(" and selects nothing, see the error\n");
   }
 }
 

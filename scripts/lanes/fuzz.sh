@@ -3,7 +3,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 configure ci
-build ci
+build ci --target tests/fuzz/all
 shopt -s nullglob
 targets=(build/ci/tests/fuzz/fuzz_*)
 programs=()

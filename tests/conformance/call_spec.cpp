@@ -38,8 +38,13 @@ std::vector<std::int32_t> make_slots(const CallSpec& spec, std::uint64_t seed) {
         slots[i] = -1;
         break;
       case SlotPattern::out_of_range: {
-        const std::int32_t values[] = {0, -1, 1, -7, spec.num_slots,
-                                       std::numeric_limits<std::int32_t>::min(), spec.num_slots - 1,
+        const std::int32_t values[] = {0,
+                                       -1,
+                                       1,
+                                       -7,
+                                       spec.num_slots,
+                                       std::numeric_limits<std::int32_t>::min(),
+                                       spec.num_slots - 1,
                                        std::numeric_limits<std::int32_t>::max()};
         slots[i] = values[i % std::size(values)];
         break;
@@ -149,8 +154,7 @@ HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed) {
   call.b_padding = spec.b_gap;
   call.slot_padding = spec.slot_gap;
   call.misalignment = spec.misalignment;
-  call.tolerance =
-      spec.fill == Fill::exact ? testing::Tolerance::exact : testing::Tolerance::spec;
+  call.tolerance = spec.fill == Fill::exact ? testing::Tolerance::exact : testing::Tolerance::spec;
   if (spec.adjust) spec.adjust(call);
   return call;
 }
@@ -170,8 +174,8 @@ FilledCall build(const CallSpec& spec, std::uint64_t seed) {
 }
 
 double work_of(const CallSpec& spec) {
-  const double rank =
-      std::accumulate(spec.ranks.begin(), spec.ranks.end(), 0.0) / static_cast<double>(spec.ranks.size());
+  const double rank = std::accumulate(spec.ranks.begin(), spec.ranks.end(), 0.0) /
+                      static_cast<double>(spec.ranks.size());
   const double out = std::accumulate(spec.out.begin(), spec.out.end(), 0.0);
   return static_cast<double>(spec.tokens) *
              (static_cast<double>(spec.in) * static_cast<double>(spec.out.size()) + out) * rank +

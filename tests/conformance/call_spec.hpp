@@ -37,10 +37,10 @@ struct CallSpec {
   std::int64_t in = 64;
   std::vector<std::int64_t> out = {48};  ///< a slice each
   std::int32_t num_slots = 3;
-  std::vector<std::int32_t> ranks = {8};      ///< by slot * slices + slice, repeated
+  std::vector<std::int32_t> ranks = {8};  ///< by slot * slices + slice, repeated
   std::vector<float> scalings = {1.0f, 0.5f, 2.0f, 0.0625f, 0.25f};  ///< likewise
-  std::int32_t max_rank = 0;                  ///< 0: the largest rank
-  std::int64_t in_limit = 0;                  ///< embedding: columns of A; 0: in
+  std::int32_t max_rank = 0;                                         ///< 0: the largest rank
+  std::int64_t in_limit = 0;  ///< embedding: columns of A; 0: in
 
   SlotPattern slots = SlotPattern::mixed;
   std::vector<std::int32_t> token_slots;  ///< given ones, instead of the pattern

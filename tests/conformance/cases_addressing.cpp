@@ -72,9 +72,10 @@ void add_forms(CaseList& list) {
                                      {AddressingForm::grouped_by_host, "grouped_by_host"},
                                      {AddressingForm::grouped_by_backend, "grouped_by_backend"},
                                      {AddressingForm::uniform, "uniform"}}) {
-      for (const auto& [pattern, pattern_name] :
-           {std::pair{SlotPattern::mixed, "mixed"}, {SlotPattern::sorted, "sorted"},
-            {SlotPattern::out_of_range, "out_of_range"}, {SlotPattern::none, "none"}}) {
+      for (const auto& [pattern, pattern_name] : {std::pair{SlotPattern::mixed, "mixed"},
+                                                  {SlotPattern::sorted, "sorted"},
+                                                  {SlotPattern::out_of_range, "out_of_range"},
+                                                  {SlotPattern::none, "none"}}) {
         if (form == AddressingForm::uniform && pattern != SlotPattern::mixed) continue;
         CallSpec spec = small(op);
         spec.form = form;
@@ -121,11 +122,11 @@ void add_addressing_cases(CaseList& list) {
   add_segments(list, "C7_1_132", "C7: skewed segments", 133, {0, 1, 133}, {2, 0});
   add_segments(list, "repeated_slots", "a slot in several segments", 23, {0, 5, 6, 17, 20},
                {1, 0, 1, 1}, true);
-  add_segments(list, "slots_out_of_range", "segments of slots that are none", 19,
-               {0, 4, 8, 12, 16}, {-1, 2, 4, std::numeric_limits<std::int32_t>::max()});
+  add_segments(list, "slots_out_of_range", "segments of slots that are none", 19, {0, 4, 8, 12, 16},
+               {-1, 2, 4, std::numeric_limits<std::int32_t>::max()});
   add_segments(list, "none", "no segment at all", 5, {0}, {});
-  add_segments(list, "one_row_each", "as many segments as rows", 9,
-               {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 1, 2, 3, 0, 1, 2, 3, 0}, true);
+  add_segments(list, "one_row_each", "as many segments as rows", 9, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+               {0, 1, 2, 3, 0, 1, 2, 3, 0}, true);
 
   CallSpec many;
   many.tokens = 64;
@@ -204,8 +205,8 @@ void add_layout_cases(CaseList& list) {
       spec.a_gap = 1;
       spec.b_gap = 9;
       spec.slot_gap = 2;
-      list.call(name_of(op) + "/layout/strided/" + end, "NaN in every gap stays there and is not read",
-                spec);
+      list.call(name_of(op) + "/layout/strided/" + end,
+                "NaN in every gap stays there and is not read", spec);
       spec.misalignment = 1;
       list.call(name_of(op) + "/layout/misaligned/" + end,
                 "A5: addresses aligned to their element alone", spec);

@@ -25,9 +25,7 @@ const char* to_string(Fill fill) {
 
 std::string number(std::int64_t value) { return std::to_string(value); }
 
-void set_dtypes(CallSpec& spec, DType dtype) {
-  spec.x = spec.y = spec.a = spec.b = dtype;
-}
+void set_dtypes(CallSpec& spec, DType dtype) { spec.x = spec.y = spec.a = spec.b = dtype; }
 
 }  // namespace
 
@@ -36,12 +34,21 @@ void add_group_tokens_cases(CaseList& list) {
     std::int64_t tokens;
     std::int32_t slots;
   };
-  for (const Line line : {Line{0, 4}, {1, 1}, {2, 3}, {7, 4}, {33, 1}, {257, 64}, {1024, 5},
-                          {1025, 5}, {3000, 17}, {5, 1000}}) {
-    for (const auto& [pattern, name] :
-         {std::pair{SlotPattern::mixed, "mixed"}, {SlotPattern::none, "none"},
-          {SlotPattern::one, "one_slot"}, {SlotPattern::out_of_range, "out_of_range"},
-          {SlotPattern::round_robin, "round_robin"}}) {
+  for (const Line line : {Line{0, 4},
+                          {1, 1},
+                          {2, 3},
+                          {7, 4},
+                          {33, 1},
+                          {257, 64},
+                          {1024, 5},
+                          {1025, 5},
+                          {3000, 17},
+                          {5, 1000}}) {
+    for (const auto& [pattern, name] : {std::pair{SlotPattern::mixed, "mixed"},
+                                        {SlotPattern::none, "none"},
+                                        {SlotPattern::one, "one_slot"},
+                                        {SlotPattern::out_of_range, "out_of_range"},
+                                        {SlotPattern::round_robin, "round_robin"}}) {
       CallSpec spec;
       spec.op = Op::group_tokens;
       spec.tokens = line.tokens;
@@ -59,11 +66,11 @@ void add_shape_cases(CaseList& list) {
     std::int64_t tokens, in, out;
     std::int32_t rank;
   };
-  constexpr Shape kShapes[] = {
-      {1, 1, 1, 1},       {3, 3424, 3696, 8}, {3, 100, 300, 8}, {1, 64, 48, 8},
-      {2, 65, 63, 5},     {16, 128, 256, 16}, {33, 127, 129, 9}, {64, 256, 64, 32},
-      {133, 96, 80, 16},  {257, 64, 72, 8},   {5, 4096, 40, 16}, {5, 40, 4096, 16},
-      {17, 1000, 999, 7}, {7, 31, 17, 3}};
+  constexpr Shape kShapes[] = {{1, 1, 1, 1},       {3, 3424, 3696, 8}, {3, 100, 300, 8},
+                               {1, 64, 48, 8},     {2, 65, 63, 5},     {16, 128, 256, 16},
+                               {33, 127, 129, 9},  {64, 256, 64, 32},  {133, 96, 80, 16},
+                               {257, 64, 72, 8},   {5, 4096, 40, 16},  {5, 40, 4096, 16},
+                               {17, 1000, 999, 7}, {7, 31, 17, 3}};
   for (const Shape& shape : kShapes) {
     for (const Fill fill : {Fill::exact, Fill::random}) {
       for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -97,7 +104,7 @@ void add_shape_cases(CaseList& list) {
 }
 
 void add_rank_cases(CaseList& list) {
-  for (const std::int32_t rank : {1,  2,  3,  4,  7,  8,   12,  15,  16,  17,  24,  31,  32,   33,
+  for (const std::int32_t rank : {1,  2,  3,  4,  7,   8,   12,  15,  16,  17,  24,  31,   32,  33,
                                   63, 64, 65, 96, 127, 128, 129, 255, 256, 320, 512, 1000, 1024}) {
     for (const Fill fill : {Fill::exact, Fill::random}) {
       for (const Op op : {Op::apply_linear, Op::shrink, Op::expand}) {
@@ -110,9 +117,9 @@ void add_rank_cases(CaseList& list) {
         spec.in = 72;
         spec.out = {56};
         spec.ranks = {rank};
-        list.call(std::string(rankfold::to_string(op)) + "/rank/" + to_string(fill) + "/r" +
-                      number(rank),
-                  "A2, A3, A9, A10: every rank equals the oracle", spec);
+        list.call(
+            std::string(rankfold::to_string(op)) + "/rank/" + to_string(fill) + "/r" + number(rank),
+            "A2, A3, A9, A10: every rank equals the oracle", spec);
       }
     }
     CallSpec padded;
@@ -146,8 +153,8 @@ void add_rank_cases(CaseList& list) {
     zero.ranks = {0};
     zero.max_rank = 8;
     zero.out = {16, 24};
-    list.call(std::string(rankfold::to_string(op)) + "/rank/all_zero",
-              "rank 0 touches nothing", zero);
+    list.call(std::string(rankfold::to_string(op)) + "/rank/all_zero", "rank 0 touches nothing",
+              zero);
   }
 }
 

@@ -15,9 +15,7 @@ namespace {
 
 std::string name_of(Op op) { return rankfold::to_string(op); }
 
-void set_dtypes(CallSpec& spec, DType dtype) {
-  spec.x = spec.y = spec.a = spec.b = dtype;
-}
+void set_dtypes(CallSpec& spec, DType dtype) { spec.x = spec.y = spec.a = spec.b = dtype; }
 
 }  // namespace
 
@@ -95,7 +93,16 @@ void add_embedding_cases(CaseList& list) {
       added.out = {32};
       added.slots = SlotPattern::round_robin;
       added.adjust_data = [ids](HostCall& call) {
-        const double wild[] = {0, 99, 100, 103, 104, -1, 127, 128, -2147483648.0, 2147483647.0,
+        const double wild[] = {0,
+                               99,
+                               100,
+                               103,
+                               104,
+                               -1,
+                               127,
+                               128,
+                               -2147483648.0,
+                               2147483647.0,
                                ids == DType::i64 ? 1.0e15 : 105.0};
         for (std::int64_t i = 0; i < call.ids.count(); ++i) call.ids.set(i, wild[i]);
       };
@@ -150,8 +157,8 @@ void poison_rows(HostCall& call, double bad) {
 // Everything of slot 1 that is a weight.
 void poison_adapter(HostCall& call, double bad) {
   for (std::int64_t slice = 0; slice < call.shape.num_slices; ++slice) {
-    testing::HostEntry& entry = call.entries[static_cast<std::size_t>(
-        testing::entry_index(call.shape, 1, 0, slice))];
+    testing::HostEntry& entry =
+        call.entries[static_cast<std::size_t>(testing::entry_index(call.shape, 1, 0, slice))];
     for (testing::HostTensor* tensor : {&entry.a, &entry.b, &entry.bias}) {
       for (std::int64_t i = 0; i < tensor->count(); i += 3) tensor->set(i, bad);
     }
@@ -175,7 +182,8 @@ void add_isolation_cases(CaseList& list) {
         const std::string end = what + "/T" + std::to_string(tokens);
         if (op != Op::apply_embedding) {
           spec.adjust_data = [bad](HostCall& call) { poison_rows(call, bad); };
-          list.call(name_of(op) + "/isolation/row_" + end, "a row's NaN reaches no other row", spec);
+          list.call(name_of(op) + "/isolation/row_" + end, "a row's NaN reaches no other row",
+                    spec);
           spec.slots = SlotPattern::one;
           list.call(name_of(op) + "/isolation/row_of_one_adapter_" + end,
                     "a row's NaN reaches no other row of its adapter", spec);

@@ -84,7 +84,8 @@ Outcome judge_refusal(const HostCall& call, const CallOutcome& outcome, StatusCo
   }
   if (outcome.status.message()[0] == '\0') return Outcome::fail(where + "refused without a reason");
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
-  if (!same_bytes(outcome.y, call.y)) return Outcome::fail(where + "y was written by a refused call");
+  if (!same_bytes(outcome.y, call.y))
+    return Outcome::fail(where + "y was written by a refused call");
   if (testing::makes_h(call.op) && !same_bytes(outcome.h, call.h)) {
     return Outcome::fail(where + "h was written by a refused call");
   }
@@ -130,19 +131,29 @@ Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
   if (call.op == Op::group_tokens) return judge_grouping(call, outcome, where);
   Outcome result;
   if (testing::makes_y(call.op)) {
-    result = from(testing::judge(filled.oracle.y, call.y, outcome.y, call.tolerance,
-                                 call.relative_tolerance),
-                  where, "y");
+    result = from(
+        testing::judge(filled.oracle.y, call.y, outcome.y, call.tolerance, call.relative_tolerance),
+        where, "y");
   }
   if (testing::makes_h(call.op) && result.passed()) {
-    result = from(testing::judge(filled.oracle.h, call.h, outcome.h, call.tolerance,
-                                 call.relative_tolerance),
-                  where, "h");
+    result = from(
+        testing::judge(filled.oracle.h, call.h, outcome.h, call.tolerance, call.relative_tolerance),
+        where, "h");
   }
   return result;
 }
 
-Outcome check_call(Session& session, const FilledCall& filled, bool sweep) {
+bool rows_fit(const HostCall& call) {
+  const std::int64_t tokens = call.addressing.num_tokens;
+  const auto fits = [tokens](const HostTensor& tensor) {
+    return !tensor.given() || tensor.rows() == tokens;
+  };
+  const bool x_fits =
+      call.x_row_stride == 0 ? call.x.rows() >= std::min<std::int64_t>(tokens, 1) : fits(call.x);
+  return x_fits && fits(call.ids) && fits(call.h) && fits(call.y);
+}
+
+Outcome check_call(Session& session, const FilledCall& filled, bool sweep, const Judge& judge) {
   std::vector<Strategy> strategies = {filled.call.options.strategy};
   if (sweep && filled.call.op != Op::group_tokens && !filled.call.expect_status.has_value()) {
     strategies.insert(strategies.end(), forced_strategies().begin(), forced_strategies().end());
@@ -162,7 +173,9 @@ Outcome check_call(Session& session, const FilledCall& filled, bool sweep) {
       const std::string where = named.name + " stream, strategy " + to_string(strategy) + ", ";
       CallOutcome outcome =
           run_once(session, declined ? refused.call : filled.call, strategy, named.stream.get());
-      Outcome judged = judge_outcome(declined ? refused : filled, outcome, where);
+      Outcome judged = declined ? judge_outcome(refused, outcome, where)
+                       : judge  ? judge(outcome, where)
+                                : judge_outcome(filled, outcome, where);
       result.max_error = std::max(result.max_error, judged.max_error);
       if (!judged.passed()) {
         judged.max_error = result.max_error;

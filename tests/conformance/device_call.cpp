@@ -17,13 +17,13 @@
 
 namespace rankfold::conformance {
 
-using testing::GuardedImage;
 using testing::Grouping;
+using testing::GuardedImage;
+using testing::host_vector;
 using testing::HostAddressing;
 using testing::HostCall;
 using testing::HostEntry;
 using testing::HostTensor;
-using testing::host_vector;
 using testing::make_image;
 using testing::make_raw_image;
 
@@ -71,20 +71,20 @@ void DeviceCall::plan() {
   if (call_.y.given()) y_ = add_writable(make_image("y", call_.y, call_.y_row_stride, shift));
 
   const HostAddressing& addressing = call_.addressing;
-  const bool by_backend = addressing.mode == AddressingMode::grouped &&
-                          addressing.grouping == Grouping::by_backend;
+  const bool by_backend =
+      addressing.mode == AddressingMode::grouped && addressing.grouping == Grouping::by_backend;
   if (addressing.mode == AddressingMode::tokens || by_backend) {
     token_slots_ = add(make_image("token_slots", as_tensor(addressing.token_slots)));
   }
   if (by_backend || call_.op == Op::group_tokens) {
-    grouping_ = add(make_raw_image(
-        "grouping memory", grouping_bytes(addressing.num_tokens, call_.shape.num_slots)));
+    grouping_ = add(make_raw_image("grouping memory",
+                                   grouping_bytes(addressing.num_tokens, call_.shape.num_slots)));
   } else if (addressing.mode == AddressingMode::grouped) {
     token_order_ = add(make_image("token_order", as_tensor(addressing.token_order)));
     segment_offsets_ = add(make_image("segment_offsets", as_tensor(addressing.segment_offsets)));
     segment_slots_ = add(make_image("segment_slots", as_tensor(addressing.segment_slots)));
-    num_segments_ = add(make_image(
-        "num_segments", as_tensor(std::vector<std::int32_t>{addressing.num_segments})));
+    num_segments_ = add(
+        make_image("num_segments", as_tensor(std::vector<std::int32_t>{addressing.num_segments})));
   }
   if (!addressing.token_weights.empty()) {
     token_weights_ = add(make_image("token_weights", as_tensor(addressing.token_weights)));
@@ -113,7 +113,8 @@ void DeviceCall::plan_entries() {
   if (call_.entries.empty()) return;
   const std::int64_t stride =
       std::int64_t{call_.shape.num_experts} * call_.shape.num_slices + call_.slot_padding;
-  const auto bytes = static_cast<std::size_t>(call_.shape.num_slots * stride) * sizeof(AdapterEntry);
+  const auto bytes =
+      static_cast<std::size_t>(call_.shape.num_slots * stride) * sizeof(AdapterEntry);
   GuardedImage image = make_raw_image("adapter entries", bytes);
   image.writable = false;
   table_ = add(std::move(image));
@@ -182,22 +183,26 @@ LoraAddressing DeviceCall::addressing() const {
 CallArguments DeviceCall::arguments(Stream stream) const {
   const Device device = backend_.device();
   const std::int64_t tokens = call_.addressing.num_tokens;
+  // As many rows as the tensor has, so that a call whose addressing says otherwise is refused.
   const auto input = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return const_matrix(pointer<const void>(piece), tensor.dtype, tokens, tensor.columns(), device,
-                        stride);
+    return const_matrix(pointer<const void>(piece), tensor.dtype,
+                        stride == 0 ? tokens : tensor.rows(), tensor.columns(), device, stride);
   };
   const auto output = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return matrix(pointer<void>(piece), tensor.dtype, tokens, tensor.columns(), device, stride);
+    return matrix(pointer<void>(piece), tensor.dtype, tensor.rows(), tensor.columns(), device,
+                  stride);
   };
   CallArguments result;
   result.stream = stream;
   if (workspace_ != kNone) {
     result.workspace = {address(workspace_), pieces_[workspace_].image.row_bytes, device};
   }
-  const ConstTensorView x = x_ == kNone ? ConstTensorView{} : input(x_, call_.x, call_.x_row_stride);
+  const ConstTensorView x =
+      x_ == kNone ? ConstTensorView{} : input(x_, call_.x, call_.x_row_stride);
   const ConstTensorView ids =
-      ids_ == kNone ? ConstTensorView{}
-                    : const_vector(pointer<const void>(ids_), call_.ids.dtype, tokens, device);
+      ids_ == kNone
+          ? ConstTensorView{}
+          : const_vector(pointer<const void>(ids_), call_.ids.dtype, call_.ids.rows(), device);
   const TensorView h = h_ == kNone ? TensorView{} : output(h_, call_.h, call_.h_row_stride);
   const TensorView y = y_ == kNone ? TensorView{} : output(y_, call_.y, call_.y_row_stride);
   switch (call_.op) {
@@ -240,8 +245,9 @@ Status DeviceCall::prepare(Stream stream, const std::vector<Strategy>& strategie
   std::uint64_t need = 0;
   if (call_.op != Op::group_tokens) need = workspace_need(strategies, status);
   if (!status.ok()) return status;
-  workspace_ = add(make_raw_image(
-      "workspace", static_cast<std::size_t>(static_cast<std::int64_t>(need) + call_.workspace_extra)));
+  workspace_ =
+      add(make_raw_image("workspace", static_cast<std::size_t>(static_cast<std::int64_t>(need) +
+                                                               call_.workspace_extra)));
   auto buffer = Buffer::create(backend_, used_);
   if (!buffer.ok()) return buffer.status();
   buffer_ = std::move(*buffer);
@@ -266,8 +272,7 @@ Problem DeviceCall::problem() {
   return problem;
 }
 
-std::uint64_t DeviceCall::workspace_need(const std::vector<Strategy>& strategies,
-                                         Status& status) {
+std::uint64_t DeviceCall::workspace_need(const std::vector<Strategy>& strategies, Status& status) {
   if (call_.expect_status.has_value()) return 0;
   Problem problem = this->problem();
   std::uint64_t need = 0;

@@ -43,7 +43,11 @@ FakeCounters FakeBackend::counters() const {
 
 void FakeBackend::fail(FakeCall call, int skip, int count) {
   const std::lock_guard lock(mutex_);
-  failures_[call] = {skip, count};
+  if (count > 0) {
+    failures_[call] = {skip, count};
+  } else {
+    failures_.erase(call);
+  }
 }
 
 void FakeBackend::limit_device_bytes(std::int64_t bytes) {
@@ -51,7 +55,7 @@ void FakeBackend::limit_device_bytes(std::int64_t bytes) {
   device_limit_ = bytes;
 }
 
-void FakeBackend::set_supports(std::function<Status(const Problem&)> answer) {
+void FakeBackend::set_supports(std::function<std::optional<Status>(const Problem&)> answer) {
   const std::lock_guard lock(mutex_);
   supports_ = std::move(answer);
 }
@@ -128,6 +132,7 @@ Status FakeBackend::do_copy(void* destination, const void* source, std::size_t b
 
 Status FakeBackend::do_fill(void* destination, std::uint8_t value, std::size_t bytes,
                             Stream stream) {
+  if (fails(FakeCall::fill)) return injected("fill");
   {
     const std::lock_guard lock(mutex_);
     ++counters_.fills;
@@ -153,7 +158,10 @@ void FakeBackend::do_destroy_stream(Stream stream) noexcept {
   --counters_.streams;
 }
 
-Status FakeBackend::do_synchronize(Stream stream) { return stream_of(stream).synchronize(); }
+Status FakeBackend::do_synchronize(Stream stream) {
+  if (fails(FakeCall::synchronize)) return injected("synchronize");
+  return stream_of(stream).synchronize();
+}
 
 Result<Event> FakeBackend::do_create_event() {
   if (fails(FakeCall::create_event)) return injected("create_event");
@@ -197,6 +205,7 @@ Result<bool> FakeBackend::do_query(Event event) {
 }
 
 Status FakeBackend::do_synchronize(Event event) {
+  if (fails(FakeCall::synchronize)) return injected("synchronize");
   if (const auto completion = event_of(event).last(); completion != nullptr) completion->wait();
   return {};
 }
@@ -213,13 +222,16 @@ int FakeBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
 }
 
 Result<Strategy> FakeBackend::do_supports(const Problem& problem) const {
-  std::function<Status(const Problem&)> answer;
+  std::function<std::optional<Status>(const Problem&)> answer;
   {
     const std::lock_guard lock(mutex_);
     answer = supports_;
   }
   if (answer) {
-    if (Status status = answer(problem); !status.ok()) return status;
+    if (const auto status = answer(problem)) {
+      if (status->ok()) return Strategy::general;
+      return *status;
+    }
   }
   switch (problem.op) {
     case Op::group_tokens:

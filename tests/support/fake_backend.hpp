@@ -3,13 +3,12 @@
 // Everything synchronises by std::mutex, so a thread sanitizer can judge core and pool on it.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <string>
+#include <optional>
 
 #include "rankfold/backend.hpp"
 #include "rankfold/registry.hpp"
@@ -33,7 +32,7 @@ struct FakeCounters {
 };
 
 /// Which calls can be made to fail.
-enum class FakeCall { allocate, copy, record, wait, query, create_event };
+enum class FakeCall { allocate, copy, fill, record, wait, query, synchronize, create_event };
 
 class FakeBackend final : public LoraBackend {
  public:
@@ -44,12 +43,13 @@ class FakeBackend final : public LoraBackend {
   FakeCounters counters() const;
 
   /// After `skip` more calls, the next `count` fail: allocate with out_of_memory, the others with
-  /// device_error. They fail at the call, before anything is enqueued.
+  /// device_error. They fail at the call, before anything is enqueued. A
+  /// count of 0 ends it.
   void fail(FakeCall call, int skip, int count = 1);
   /// Allocations beyond this sum of live device bytes fail; 0: no limit.
   void limit_device_bytes(std::int64_t bytes);
-  /// Asked first by supports(): a status other than ok is the answer.
-  void set_supports(std::function<Status(const Problem&)> answer);
+  /// Asked first by supports(): nothing leaves it to the backend, ok claims support.
+  void set_supports(std::function<std::optional<Status>(const Problem&)> answer);
 
   /// Worker streams only: nothing further of the stream starts until release().
   void hold(Stream stream);
@@ -103,7 +103,7 @@ class FakeBackend final : public LoraBackend {
   std::map<FakeCall, Failure> failures_;
   std::map<void*, std::size_t> sizes_;
   std::int64_t device_limit_ = 0;
-  std::function<Status(const Problem&)> supports_;
+  std::function<std::optional<Status>(const Problem&)> supports_;
 };
 
 /// Name "fake", two devices, usable, no accelerator, priority 0.

@@ -71,7 +71,8 @@ void fill_tensor(HostTensor& tensor, Value value) {
 void fill_exact_weights(HostCall& call, std::uint64_t seed) {
   for (std::size_t e = 0; e < call.entries.size(); ++e) {
     HostEntry& entry = call.entries[e];
-    const std::int64_t every_a = has_ids(call.op) ? 1 : std::max<std::int64_t>(1, call.shape.in / 512);
+    const std::int64_t every_a =
+        has_ids(call.op) ? 1 : std::max<std::int64_t>(1, call.shape.in / 512);
     const std::int64_t every_b = std::max(1, entry.rank / 64);
     const Source a = source(seed, TensorId::a, e), b = source(seed, TensorId::b, e),
                  bias = source(seed, TensorId::bias, e);
@@ -83,9 +84,9 @@ void fill_exact_weights(HostCall& call, std::uint64_t seed) {
 }
 
 void fill_random_weights(HostCall& call, std::uint64_t seed, bool cancelling) {
-  const double a_scale = has_ids(call.op)
-                             ? 1.0
-                             : 1.0 / std::sqrt(std::max<double>(1, static_cast<double>(call.shape.in)));
+  const double a_scale =
+      has_ids(call.op) ? 1.0
+                       : 1.0 / std::sqrt(std::max<double>(1, static_cast<double>(call.shape.in)));
   for (std::size_t e = 0; e < call.entries.size(); ++e) {
     HostEntry& entry = call.entries[e];
     const Source a = source(seed, TensorId::a, e), b = source(seed, TensorId::b, e),
@@ -169,13 +170,11 @@ void fill_y(HostCall& call, Fill fill, std::uint64_t seed, OracleResult& oracle)
   }
   double sum = 0;
   for (const double delta : oracle.y.delta) sum += delta * delta;
-  const double rms =
-      sum > 0 ? std::sqrt(sum / static_cast<double>(oracle.y.delta.size())) : 1.0;
+  const double rms = sum > 0 ? std::sqrt(sum / static_cast<double>(oracle.y.delta.size())) : 1.0;
   const double grid = smallest_factor(call);
   for (std::int64_t i = 0; i < call.y.count(); ++i) {
     const double delta = oracle.y.delta[static_cast<std::size_t>(i)];
-    call.y.set(i, fill == Fill::exact ? exact_y(y, i, grid, call.y.dtype, delta)
-                                      : rms * y.unit(i));
+    call.y.set(i, fill == Fill::exact ? exact_y(y, i, grid, call.y.dtype, delta) : rms * y.unit(i));
   }
   for (std::int64_t i = 0; i < call.y.count(); ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -224,7 +223,8 @@ std::string broken_exact_condition(const HostCall& call, const OracleResult& ora
     return std::frexp(std::fabs(value), &exponent) == 0.5 && exponent > -4;
   };
   for (const HostEntry& entry : call.entries) {
-    if (entry.rank > 0 && !power_of_two(entry.scaling)) return "a scaling is no power of two >= 2^-4";
+    if (entry.rank > 0 && !power_of_two(entry.scaling))
+      return "a scaling is no power of two >= 2^-4";
   }
   for (const float weight : call.addressing.token_weights) {
     if (!power_of_two(weight)) return "a token weight is no power of two >= 2^-4";

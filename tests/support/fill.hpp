@@ -28,8 +28,15 @@ enum class Fill {
 };
 
 /// Numbers of the tensors of a call, for random_bits and for names in messages.
-enum class TensorId : std::uint64_t { x = 1, y = 2, h = 3, ids = 4, a = 0x100000, b = 0x200000,
-                                      bias = 0x300000 };
+enum class TensorId : std::uint64_t {
+  x = 1,
+  y = 2,
+  h = 3,
+  ids = 4,
+  a = 0x100000,
+  b = 0x200000,
+  bias = 0x300000
+};
 
 /// Fills x, h, ids, A, B, bias and y of a call whose tensors have their sizes and dtypes, whose
 /// ranks and scalings are set. Overwriting calls get NaN in y. `x_scale` multiplies x (not exact).

@@ -51,7 +51,8 @@ GuardedImage make_image(std::string name, const HostTensor& tensor, std::int64_t
   image.row_bytes =
       element * static_cast<std::size_t>(is_vector ? tensor.count() : tensor.columns());
   image.stride_bytes =
-      row_stride > 0 ? static_cast<std::size_t>(row_stride) * element : image.row_bytes;
+      std::max(image.row_bytes, static_cast<std::size_t>(std::max<std::int64_t>(row_stride, 0)) *
+                                    element);  // a stride that is too small is the call's to refuse
   image.offset = kGuardBytes + static_cast<std::size_t>(misalignment) * element;
   image.bytes.resize(round_up(image.offset + image.payload_bytes()) + kGuardBytes);
   fill_pattern(image.bytes, tensor.dtype);
@@ -99,11 +100,10 @@ std::string find_damage(const GuardedImage& image, std::span<const std::byte> af
       static_cast<std::ptrdiff_t>(position) - static_cast<std::ptrdiff_t>(image.offset);
   const auto size = static_cast<std::ptrdiff_t>(image.payload_bytes());
   const std::string where =
-      relative < 0 ? std::to_string(-relative) + " bytes before its start"
-      : relative >= size
-          ? std::to_string(relative - size) + " bytes past its end"
-          : "byte " + std::to_string(relative) +
-                (image.writable ? ", in the gap between two rows" : " of an input");
+      relative < 0       ? std::to_string(-relative) + " bytes before its start"
+      : relative >= size ? std::to_string(relative - size) + " bytes past its end"
+                         : "byte " + std::to_string(relative) +
+                               (image.writable ? ", in the gap between two rows" : " of an input");
   return image.name + " was written where nothing may write: " + where;
 }
 

@@ -69,8 +69,8 @@ struct HostCall {
   std::int64_t y_row_stride = -1;
   std::int64_t a_padding = 0;  ///< elements between the rows of every A
   std::int64_t b_padding = 0;
-  std::int64_t slot_padding = 0;   ///< entries between the slots of the table
-  std::int64_t misalignment = 0;   ///< elements by which x, h and y are shifted
+  std::int64_t slot_padding = 0;     ///< entries between the slots of the table
+  std::int64_t misalignment = 0;     ///< elements by which x, h and y are shifted
   std::int64_t workspace_extra = 0;  ///< bytes given beyond what the backend asks for
 
   Tolerance tolerance = Tolerance::spec;

@@ -96,7 +96,8 @@ void write_h(const HostCall& call, const Weights& weights, const RankVector& vec
              std::int64_t row, std::int64_t slice, OracleResult& result) {
   const double root = std::sqrt(terms_of_h(call));
   for (std::int32_t j = 0; j < weights.rank; ++j) {
-    const auto at = static_cast<std::size_t>(row * result.h.columns + slice * call.shape.max_rank + j);
+    const auto at =
+        static_cast<std::size_t>(row * result.h.columns + slice * call.shape.max_rank + j);
     const auto k = static_cast<std::size_t>(j);
     result.h.exact[at] = vector.value[k];
     result.h.delta[at] = vector.value[k];
@@ -138,8 +139,8 @@ OracleResult compute(const HostCall& call) {
   const std::int64_t tokens = call.addressing.num_tokens;
   OracleResult result;
   if (makes_h(call.op)) {
-    result.h = make_expected(tokens, std::int64_t{shape.num_slices} * shape.max_rank,
-                             Region::unspecified);
+    result.h =
+        make_expected(tokens, std::int64_t{shape.num_slices} * shape.max_rank, Region::unspecified);
   }
   if (makes_y(call.op)) {
     const bool adds = call.options.y_mode == YMode::accumulate;

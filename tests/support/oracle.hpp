@@ -27,8 +27,8 @@ struct Expected {
 };
 
 struct OracleResult {
-  Expected h;  ///< of shrink and gather_shrink
-  Expected y;  ///< of expand, apply_linear and apply_embedding
+  Expected h;            ///< of shrink and gather_shrink
+  Expected y;            ///< of expand, apply_linear and apply_embedding
   double max_h_sum = 0;  ///< largest sum |x| |A| of an element of h
   double max_y_sum = 0;  ///< largest sum |h| |B| of an element of y
 };

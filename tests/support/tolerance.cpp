@@ -79,9 +79,9 @@ Judgement judge_exact(const Expected& expected, const HostTensor& got) {
     // A sum that cancels to zero may carry either sign.
     if (value != wanted) {
       const double ulps = std::fabs(value - wanted) / ulp_at(got.dtype, wanted);
-      return failed(compare_text("not the exact value rounded once", expected, i,
-                                 expected.exact[i], value),
-                    ulps);
+      return failed(
+          compare_text("not the exact value rounded once", expected, i, expected.exact[i], value),
+          ulps);
     }
   }
   return {};
@@ -119,10 +119,10 @@ Judgement judge_16_bit(const Expected& expected, const HostTensor& got) {
     }
     const double row_delta = rms[i / static_cast<std::size_t>(expected.columns)];
     if (error > kTolerances.ulps * ulp + kTolerances.row_delta * row_delta) {
-      return failed(compare_text("more than 1 ulp + 1e-4 rms(row's delta)", expected, i, exact,
-                                 value) +
-                        " (" + std::to_string(error / ulp) + " ulp)",
-                    error / ulp);
+      return failed(
+          compare_text("more than 1 ulp + 1e-4 rms(row's delta)", expected, i, exact, value) +
+              " (" + std::to_string(error / ulp) + " ulp)",
+          error / ulp);
     }
   }
   const double allowed = std::max(kTolerances.min_outliers,
@@ -186,11 +186,10 @@ Judgement judge(const Expected& expected, const HostTensor& before, const HostTe
     return judge_16_bit(expected, got);
   }
   const Norms sums = norms(expected, got);
-  const double allowed =
-      tolerance == Tolerance::relative
-          ? relative_tolerance * sums.exact
-          : kTolerances.f32_delta * std::max(sums.delta, sums.magnitude) +
-                kTolerances.f32_exact * sums.exact;
+  const double allowed = tolerance == Tolerance::relative
+                             ? relative_tolerance * sums.exact
+                             : kTolerances.f32_delta * std::max(sums.delta, sums.magnitude) +
+                                   kTolerances.f32_exact * sums.exact;
   Judgement judgement = judge_frobenius(expected, got, allowed, sums);
   if (tolerance == Tolerance::relative && sums.exact > 0) {
     judgement.max_error = sums.error / sums.exact;

@@ -22,7 +22,7 @@ TEST_CASE("help: every command, the exit codes, examples") {
   CHECK(run.err.empty());
   for (const char* part : {"list", "inspect", "check", "bench", "Exit codes", "RANKFOLD_BACKEND",
                            "rankfold inspect MY_ADAPTER"}) {
-    CAPTURE(part);
+    CAPTURE(std::string(part));
     CHECK(contains(run.out, part));
   }
   for (const std::string command : {"list", "inspect", "check", "bench"}) {

@@ -48,7 +48,7 @@ TEST_CASE("inspect: ranks, alphas and scalings, H2: patterns") {
                            {"model.layers.1.mlp.down_proj", 17, 12, 176, 64},
                            {"model.layers.0.mlp.up_proj", 8, 12, 64, 176},
                            {"model.layers.1.mlp.up_proj", 8, 5, 64, 176}}) {
-    CAPTURE(line.path);
+    CAPTURE(std::string(line.path));
     const json& module = module_at(document, line.path);
     CHECK(module["rank"] == line.rank);
     CHECK(module["alpha"] == line.alpha);
@@ -85,7 +85,7 @@ TEST_CASE("inspect: every golden adapter, accepted or refused by name with a ful
                            {"regex_layer1", 2, nullptr},
                            {"dora_r8", 6, "use_dora"},
                            {"modules_to_save_head", 2, "modules_to_save"}}) {
-    CAPTURE(line.name);
+    CAPTURE(std::string(line.name));
     const ToolRun run = run_tool({"inspect", kAdapters + line.name});
     CHECK(run.exit_code == (line.refused != nullptr ? 3 : 0));
     CHECK(contains(run.out, "self_attn") != contains(std::string(line.name), "regex"));
@@ -101,6 +101,14 @@ TEST_CASE("inspect: every golden adapter, accepted or refused by name with a ful
     }
     CHECK(found);
   }
+}
+
+TEST_CASE("inspect: copies of the base are named") {
+  const ToolRun run = run_tool({"inspect", kAdapters + "embed_head_r6"});
+  CHECK(contains(run.out, "'base_model.model.lm_head.base_layer.weight' is a copy of the base"));
+  const json document = run_tool({"inspect", kAdapters + "embed_head_r6", "--json"}).json();
+  REQUIRE(document["base_copies"].size() == 2);
+  CHECK(document["base_copies"][0]["bytes"] == 4 * 160 * 64);
 }
 
 TEST_CASE("inspect: a file of an adapter stands for its folder") {
@@ -144,7 +152,7 @@ TEST_CASE("inspect: I8: malformed files") {
                         {"past.safetensors", std::string("\xff\0\0\0\0\0\0\0{}", 10)},
                         {"json.safetensors", std::string("\2\0\0\0\0\0\0\0{]", 10)}};
   for (const Line& line : lines) {
-    CAPTURE(line.name);
+    CAPTURE(std::string(line.name));
     const std::string path = folder.write(line.name, line.bytes);
     const ToolRun run = run_tool({"inspect", path});
     CHECK(run.exit_code == 3);

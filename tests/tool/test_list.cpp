@@ -65,7 +65,7 @@ TEST_CASE("list --kernels: strategies, conditions and configurations") {
     CHECK(line["configurations"].is_array());
   }
   for (const char* op : {"shrink", "expand", "apply_linear", "gather_shrink", "apply_embedding"}) {
-    CAPTURE(op);
+    CAPTURE(std::string(op));
     CHECK(ops.count(op) == 1);
   }
   const ToolRun run = run_tool({"list", "--kernels"});
@@ -77,13 +77,13 @@ TEST_CASE("list --kernels: strategies, conditions and configurations") {
 
 TEST_CASE("list: RANKFOLD_BACKEND as it is understood") {
   for (const char* value : {"reference", "cpu", "CPU", "Reference:0"}) {
-    CAPTURE(value);
+    CAPTURE(std::string(value));
     const ToolRun run = run_tool({"list"}, {std::string("RANKFOLD_BACKEND=") + value});
     CHECK(run.exit_code == 0);
     CHECK(contains(run.out, std::string("\"") + value + "\": reference:0 is taken"));
   }
   for (const char* value : {"", "auto", "AUTO"}) {
-    CAPTURE(value);
+    CAPTURE(std::string(value));
     CHECK(run_tool({"list"}, {std::string("RANKFOLD_BACKEND=") + value}).exit_code == 0);
   }
 }
@@ -104,7 +104,7 @@ TEST_CASE("list: the errors of RANKFOLD_BACKEND, each with the variable, the val
       {"cuda", has_cuda ? "unavailable" : "not_compiled", has_cuda ? "auto" : "RANKFOLD_CUDA=ON"},
   };
   for (const Line& line : lines) {
-    CAPTURE(line.value);
+    CAPTURE(std::string(line.value));
     const std::vector<std::string> variable = {std::string("RANKFOLD_BACKEND=") + line.value};
     const ToolRun run = run_tool({"list"}, variable);
     if (has_cuda && run.exit_code == 0) continue;  // a machine with a GPU

@@ -4,7 +4,7 @@
 #include <memory>
 #include <regex>
 
-#include "../command.hpp"
+#include "command.hpp"
 #include "rankfold/memory.hpp"
 #include "rankfold/operations.hpp"
 #include "report.hpp"

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include "../command.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {

@@ -20,12 +20,15 @@ double host_matrix_rate() {
     const Eigen::Index count = kSize * (index + 1) / threads - begin;
     c.middleCols(begin, count).noalias() = a * b.middleCols(begin, count);
   };
-  const Timing timing = time_replays(1, [&] {
-    std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(columns, i);
-    columns(0);
-    for (std::thread& other : others) other.join();
-  });
+  const Timing timing = time_replays(1,
+                                     [&] {
+                                       std::vector<std::thread> others;
+                                       for (int i = 1; i < threads; ++i)
+                                         others.emplace_back(columns, i);
+                                       columns(0);
+                                       for (std::thread& other : others) other.join();
+                                     },
+                                     {.seconds = 1.0});
   return 2.0 * kSize * kSize * kSize / timing.median;
 }
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "../command.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "../command.hpp"
+#include "command.hpp"
 #include "rankfold/version.hpp"
 
 namespace rankfold::tools {

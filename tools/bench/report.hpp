@@ -1,7 +1,7 @@
 // The bench's results as lines of a table and as one JSON document.
 #pragma once
 
-#include "../output.hpp"
+#include "output.hpp"
 #include "serve_point.hpp"
 
 namespace rankfold::tools {

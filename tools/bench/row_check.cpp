@@ -5,7 +5,7 @@
 #include <cstring>
 #include <set>
 
-#include "../command.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../command.hpp"
+#include "command.hpp"
 #include "cold_layers.hpp"
 #include "row_check.hpp"
 
@@ -81,12 +81,9 @@ class Replay {
                       stream_));
   }
 
-  Timing time() {
-    const int count = static_cast<int>(calls_.size());
-    return time_replays(count, [&] {
-      for (int i = 0; i < count; ++i) apply(i);
-      must(backend_.synchronize(stream_));
-    });
+  void run() {
+    for (int i = 0; i < static_cast<int>(calls_.size()); ++i) apply(i);
+    must(backend_.synchronize(stream_));
   }
 
  private:
@@ -112,7 +109,8 @@ std::vector<PointResult::Variant> time_variants(LoraBackend& backend, Stream str
       options.strategy = info.strategy;
       options.configuration = single ? 0 : static_cast<std::int32_t>(i) + 1;
       try {
-        variant.time = Replay(backend, stream, layers, addressing, options).time();
+        Replay replay(backend, stream, layers, addressing, options);
+        variant.time = time_replays(layers.size(), [&] { replay.run(); });
       } catch (const CommandError& refusal) {
         variant.refusal = refusal.what();
       }
@@ -168,10 +166,13 @@ PointResult run_serve_point(LoraBackend& backend, const Workloads& workloads, co
     result.touched_bytes = layers.layout().bytes * layers.size();
     result.cold = result.touched_bytes > limits.cache_bytes;
     if (!check(backend, stream, workloads, point, layers, replay, result)) return result;
-    result.time = replay.time();
     std::vector<LayerRanges> ranges;
     for (int i = 0; i < layers.size(); ++i) ranges.push_back(layers.ranges(i));
-    result.floor = measure_floor(backend, stream, ranges);
+    FloorPass floor(backend, stream, ranges);
+    const std::vector<Timing> timings =
+        time_in_turn(layers.size(), {[&] { replay.run(); }, [&] { floor.run(); }});
+    result.time = timings[0];
+    result.floor = timings[1];
     result.group = step.time();
     result.bound = yardsticks.bound(point.min_bytes, point.flops);
     if (sweep) result.variants = time_variants(backend, stream, layers, addressing);

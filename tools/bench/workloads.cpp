@@ -7,7 +7,7 @@
 #include <set>
 #include <system_error>
 
-#include "../command.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
-#include "../command.hpp"
-#include "rankfold/memory.hpp"
+#include "command.hpp"
 
 namespace rankfold::tools {
 namespace {
+
+constexpr Effort kEffort{.seconds = 1.0};
 
 bool on_host(const LoraBackend& backend) { return backend.device().type == DeviceType::cpu; }
 
@@ -44,44 +45,50 @@ Yardsticks measure_yardsticks(LoraBackend& backend, Stream stream, const Machine
   std::byte* const upper = memory.as<std::byte>() + half;
   if (on_host(backend)) {
     yardsticks.threads = host_threads();
-    const Timing copy = time_replays(1, [&] { copy_pass(upper, memory.data(), half); });
+    const Timing copy = time_replays(
+        1, [&] { copy_pass(upper, memory.data(), half); }, kEffort);
     yardsticks.copy_bytes_per_second = 2 * static_cast<double>(half) / copy.median;
-    const Timing read = time_replays(1, [&] { elementwise_pass({{memory.data(), bytes, false}}); });
+    const Timing read = time_replays(
+        1,
+        [&] {
+          elementwise_pass({{memory.data(), bytes, false}});
+        },
+        kEffort);
     yardsticks.read_bytes_per_second = static_cast<double>(bytes) / read.median;
     yardsticks.matrix_flops_per_second = host_matrix_rate();
   } else {
-    const Timing copy = time_replays(1, [&] {
-      must(backend.copy(upper, memory.data(), half, CopyKind::device_to_device, stream));
-      must(backend.synchronize(stream));
-    });
+    const Timing copy = time_replays(
+        1,
+        [&] {
+          must(backend.copy(upper, memory.data(), half, CopyKind::device_to_device, stream));
+          must(backend.synchronize(stream));
+        },
+        kEffort);
     yardsticks.copy_bytes_per_second = 2 * static_cast<double>(half) / copy.median;
   }
   return yardsticks;
 }
 
-Timing measure_floor(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers) {
-  if (on_host(backend)) {
-    std::vector<MemoryRange> all;
-    for (const LayerRanges& layer : layers) {
-      all.insert(all.end(), layer.ranges.begin(), layer.ranges.end());
-    }
-    return time_replays(static_cast<int>(layers.size()), [&] { elementwise_pass(all); });
-  }
-  // A copy reads and writes, so a range that is only read counts by half.
+FloorPass::FloorPass(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers)
+    : backend_(backend), stream_(stream) {
   std::size_t largest = 0;
   for (const LayerRanges& layer : layers) {
-    for (const MemoryRange& range : layer.ranges) largest = std::max(largest, range.bytes);
-  }
-  Buffer scratch = allocate(backend, largest);
-  return time_replays(static_cast<int>(layers.size()), [&] {
-    for (const LayerRanges& layer : layers) {
-      for (const MemoryRange& range : layer.ranges) {
-        const std::size_t bytes = range.written ? range.bytes : range.bytes / 2;
-        must(backend.copy(scratch.data(), range.data, bytes, CopyKind::device_to_device, stream));
-      }
+    for (const MemoryRange& range : layer.ranges) {
+      ranges_.push_back(range);
+      largest = std::max(largest, range.bytes);
     }
-    must(backend.synchronize(stream));
-  });
+  }
+  if (!on_host(backend)) scratch_ = allocate(backend, largest);
+}
+
+void FloorPass::run() {
+  if (on_host(backend_)) return elementwise_pass(ranges_);
+  for (const MemoryRange& range : ranges_) {
+    // A copy reads and writes, so a range that is only read counts by half.
+    const std::size_t bytes = range.written ? range.bytes : range.bytes / 2;
+    must(backend_.copy(scratch_.data(), range.data, bytes, CopyKind::device_to_device, stream_));
+  }
+  must(backend_.synchronize(stream_));
 }
 
 }  // namespace rankfold::tools

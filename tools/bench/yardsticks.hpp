@@ -7,6 +7,7 @@
 #include "host_passes.hpp"
 #include "machine.hpp"
 #include "rankfold/backend.hpp"
+#include "rankfold/memory.hpp"
 #include "timing.hpp"
 
 namespace rankfold::tools {
@@ -29,8 +30,19 @@ struct LayerRanges {
   std::vector<MemoryRange> ranges;
 };
 
-/// Seconds a layer of a plain elementwise pass over all layers: loops of the host on a CPU; on
-/// other devices copies within the device that move the same number of bytes.
-Timing measure_floor(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers);
+/// A plain elementwise pass over the cold memory of all layers: loops of the host on a CPU; on
+/// other devices copies within the device that move the same number of bytes. Throws CommandError.
+class FloorPass {
+ public:
+  FloorPass(LoraBackend& backend, Stream stream, const std::vector<LayerRanges>& layers);
+  /// All layers, and waits.
+  void run();
+
+ private:
+  LoraBackend& backend_;
+  Stream stream_;
+  std::vector<MemoryRange> ranges_;
+  Buffer scratch_;
+};
 
 }  // namespace rankfold::tools

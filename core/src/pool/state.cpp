@@ -27,7 +27,7 @@ PoolState::PoolState(LoraBackend& backend, PoolLayout layout, const PoolOptions&
       events_(backend),
       arena_(options.arena_bytes),
       slots_(static_cast<std::size_t>(options.num_slots)),
-      image_lent_(static_cast<std::size_t>(std::min(options.num_slots, kMaxPending))) {}
+      image_lent_(static_cast<std::size_t>(std::min(options.num_slots, kMaxImages - 1) + 1)) {}
 
 Status PoolState::create() {
   const std::uint64_t staging =

@@ -81,7 +81,8 @@ enum class UploadWait { on_device, on_host };
 
 class PoolState {
  public:
-  static constexpr std::int32_t kMaxPending = 8;
+  /// One a slot and one more, so that a load need not wait for the switch before it.
+  static constexpr std::int32_t kMaxImages = 8;
 
   PoolState(LoraBackend& backend, PoolLayout layout, const PoolOptions& options);
   ~PoolState() { close(); }

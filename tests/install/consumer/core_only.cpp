@@ -5,7 +5,8 @@
 #include <cstring>
 
 int main() {
-  const rankfold::TableShape shape = {.num_slots = 2, .num_slices = 2, .max_rank = 8, .in = 64, .out = {32, 16}};
+  const rankfold::TableShape shape = {
+      .num_slots = 2, .num_slices = 2, .max_rank = 8, .in = 64, .out = {32, 16}};
   const rankfold::MatrixShape h = h_shape(shape, 5);
   const rankfold::MatrixShape y = y_shape(shape, 5);
   rankfold::TableShape bad = shape;

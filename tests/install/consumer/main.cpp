@@ -21,11 +21,10 @@ int main() {
   const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4};
   const std::int32_t slots[] = {1, -1, 0};
   float y[] = {100, 100, 100, 100, 100, 100, 100, 100, 100};
-  const rankfold::ApplyLinearArgs args = {
-      .x = rankfold::const_matrix(x, 3, 4),
-      .table = table.view(),
-      .addressing = {.num_tokens = 3, .token_slots = slots},
-      .y = rankfold::matrix(y, 3, 3)};
+  const rankfold::ApplyLinearArgs args = {.x = rankfold::const_matrix(x, 3, 4),
+                                          .table = table.view(),
+                                          .addressing = {.num_tokens = 3, .token_slots = slots},
+                                          .y = rankfold::matrix(y, 3, 3)};
   const std::uint64_t bytes = workspace_bytes(backend, make_problem(args)).value();
   rankfold::Buffer workspace = rankfold::Buffer::create(backend, bytes).value();
   throw_if_error(apply_linear(backend, args, workspace.workspace(), stream));
