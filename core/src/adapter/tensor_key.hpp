@@ -27,7 +27,7 @@ struct TensorKey {
 };
 
 /// Splits a name into module path and role. "base_model.model." or "base_model." in front and
-/// ".default" behind are taken off.
+/// ".default" behind are taken off; of the two prefixes the longer one, where it fits.
 TensorKey parse_tensor_key(std::string_view name);
 
 /// The path without trailing ".base_layer"s, which PEFT nests one into another when several

@@ -28,7 +28,8 @@ struct Output {
   bool overwrite;
 };
 
-// One tile of rows and columns; b is packed [rank][kTileColumns].
+// One tile of rows and columns; b is packed [rank][kTileColumns], each 16 columns in the order of
+// load_pair(const TY*).
 template <class TY, int kRows>
 inline void expand_tile(const float* const (&h)[kTileRows], const float (&f)[kTileRows],
                         TY* const (&y)[kTileRows], const float* b, std::int64_t rank,
@@ -45,29 +46,34 @@ inline void expand_tile(const float* const (&h)[kTileRows], const float (&f)[kTi
       for (int m = 0; m < kRows; ++m) acc[m][v] = fma(row[m], weight, acc[m][v]);
     }
   }
-  for (int v = 0; v < kTileVectors; ++v) {
+  for (int v = 0; v < kTileVectors; v += 2) {
     const std::int64_t first = v * kLanes;
-    const std::int64_t left = std::min<std::int64_t>(output.columns - first, kLanes);
+    const std::int64_t left = output.columns - first;
     if (left <= 0) return;
-    const bool whole = left == kLanes;
-    F8 bias = zero8();
+    const bool whole = left >= kPairLanes;
+    Pair bias{zero8(), zero8()};
     if (output.bias != nullptr) {
-      bias = whole ? load8(output.bias + first) : load8(output.bias + first, left);
+      bias = whole ? load_pair(output.bias + first) : load_pair(output.bias + first, left);
+      if constexpr (kEvenOdd<TY>) bias = split_even_odd(bias);
     }
     for (int m = 0; m < kRows; ++m) {
       const F8 factor = broadcast8(f[m]);
-      const F8 delta = output.bias != nullptr ? add(acc[m][v], bias) : acc[m][v];
+      Pair delta{acc[m][v], acc[m][v + 1]};
+      if (output.bias != nullptr) {
+        delta = {add(delta.first, bias.first), add(delta.second, bias.second)};
+      }
       TY* const target = y[m] + first;
-      F8 result;
+      Pair result;
       if (output.overwrite) {
-        result = mul(factor, delta);
+        result = {mul(factor, delta.first), mul(factor, delta.second)};
       } else {
-        result = fma(factor, delta, whole ? load8(target) : load8(target, left));
+        const Pair old = whole ? load_pair(target) : load_pair(target, left);
+        result = {fma(factor, delta.first, old.first), fma(factor, delta.second, old.second)};
       }
       if (whole) {
-        store8(target, result);
+        store_pair(target, result);
       } else {
-        store8(target, result, left);
+        store_pair(target, result, left);
       }
     }
   }
@@ -110,14 +116,22 @@ void expand_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end
   }
 }
 
-template <class TB>
+template <class TY, class TB>
 void pack_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end) noexcept {
   const auto* const b = static_cast<const TB*>(block.b);
   float* tile = block.scratch;
   for (std::int64_t c = begin; c < end; c += kTileColumns, tile += kTileColumns * block.rank) {
-    for (std::int64_t v = 0; v < kTileColumns && c + v < end; v += kLanes) {
-      pack_columns(b + (c + v) * block.b_stride, block.b_stride,
-                   std::min<std::int64_t>(kLanes, end - c - v), block.rank, tile + v, kTileColumns);
+    for (std::int64_t v = 0; v < kTileColumns && c + v < end; v += kPairLanes) {
+      const std::int64_t columns = std::min<std::int64_t>(kPairLanes, end - c - v);
+      const TB* const first = b + (c + v) * block.b_stride;
+      // Every second column of sixteen, or eight next to each other.
+      const std::int64_t step = kEvenOdd<TY> ? 2 : 1;
+      const std::int64_t skip = kEvenOdd<TY> ? 1 : kLanes;
+      const std::int64_t count =
+          kEvenOdd<TY> ? (columns + 1) / 2 : std::min<std::int64_t>(columns, 8);
+      pack_columns(first, step * block.b_stride, count, block.rank, tile + v, kTileColumns);
+      pack_columns(first + skip * block.b_stride, step * block.b_stride, columns - count,
+                   block.rank, tile + v + kLanes, kTileColumns);
     }
   }
 }
@@ -132,9 +146,11 @@ void expand_block(const ExpandBlock& block) noexcept {
   const std::int64_t width = block.num_rows <= kTileRows ? kTileColumns : panel_columns(block.rank);
   for (std::int64_t begin = block.column_begin; begin < block.column_end; begin += width) {
     const std::int64_t end = std::min(begin + width, block.column_end);
-    with_element(block.b_dtype, [&]<class TB>(const TB*) { pack_panel<TB>(block, begin, end); });
-    with_element(block.y_dtype,
-                 [&]<class TY>(const TY*) { expand_panel<TY>(block, begin, end, block.scratch); });
+    with_element(block.y_dtype, [&]<class TY>(const TY*) {
+      with_element(block.b_dtype,
+                   [&]<class TB>(const TB*) { pack_panel<TY, TB>(block, begin, end); });
+      expand_panel<TY>(block, begin, end, block.scratch);
+    });
   }
 }
 

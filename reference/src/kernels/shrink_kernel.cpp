@@ -15,7 +15,7 @@ constexpr int kTileRanks = 4;
 constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
 constexpr std::int64_t kFewRows = 3;     // up to here, A is widened in registers
 
-// sums[m][n] = sum over k of x[m][k] a[n][k]; x is padded with zeros to a multiple of 8.
+// sums[m][n] = sum over k of x[m][k] a[n][k]; x is widened and padded to a multiple of 16.
 template <class TA, int kRows, int kRanks>
 inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::int64_t a_stride,
                      std::int64_t size, float (&sums)[kRows][kRanks]) noexcept {
@@ -24,19 +24,34 @@ inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::in
     for (int n = 0; n < kRanks; ++n) acc[m][n] = zero8();
   }
   std::int64_t k = 0;
-  for (; k + kLanes <= size; k += kLanes) {
-    F8 row[kRows];
-    for (int m = 0; m < kRows; ++m) row[m] = load8(x + m * x_stride + k);
-    for (int n = 0; n < kRanks; ++n) {
-      const F8 weight = load8(a + n * a_stride + k);
-      for (int m = 0; m < kRows; ++m) acc[m][n] = fma(row[m], weight, acc[m][n]);
+  for (; k + kPairLanes <= size; k += kPairLanes) {
+    if constexpr (kEvenOdd<TA>) {
+      for (int n = 0; n < kRanks; ++n) {
+        const Pair weight = load_pair(a + n * a_stride + k);
+        for (int m = 0; m < kRows; ++m) {
+          const float* const row = x + m * x_stride + k;
+          acc[m][n] = fma(load8(row), weight.first, acc[m][n]);
+          acc[m][n] = fma(load8(row + kLanes), weight.second, acc[m][n]);
+        }
+      }
+    } else {
+      for (std::int64_t half = k; half < k + kPairLanes; half += kLanes) {
+        F8 row[kRows];
+        for (int m = 0; m < kRows; ++m) row[m] = load8(x + m * x_stride + half);
+        for (int n = 0; n < kRanks; ++n) {
+          const F8 weight = load8(a + n * a_stride + half);
+          for (int m = 0; m < kRows; ++m) acc[m][n] = fma(row[m], weight, acc[m][n]);
+        }
+      }
     }
   }
   if (k < size) {
     for (int n = 0; n < kRanks; ++n) {
-      const F8 weight = load8(a + n * a_stride + k, size - k);
+      const Pair weight = load_pair(a + n * a_stride + k, size - k);
       for (int m = 0; m < kRows; ++m) {
-        acc[m][n] = fma(load8(x + m * x_stride + k), weight, acc[m][n]);
+        const Pair row = load_pair(x + m * x_stride + k);
+        acc[m][n] = fma(row.first, weight.first, acc[m][n]);
+        acc[m][n] = fma(row.second, weight.second, acc[m][n]);
       }
     }
   }
@@ -90,13 +105,13 @@ RowTile row_tile(const ShrinkBlock& block, std::int64_t first) noexcept {
   return tile;
 }
 
-template <class TX>
+template <class TX, class TA>
 void widen_rows(const ShrinkBlock& block, std::int64_t first, int num_rows, std::int64_t begin,
                 std::int64_t size, float* destination, std::int64_t stride) noexcept {
   for (int m = 0; m < num_rows; ++m) {
     const std::int64_t row = block.rows[first + m];
-    widen(static_cast<const TX*>(block.x) + row * block.x_stride + begin, destination + m * stride,
-          size);
+    widen<TA>(static_cast<const TX*>(block.x) + row * block.x_stride + begin,
+              destination + m * stride, size);
   }
 }
 
@@ -104,9 +119,9 @@ void widen_rows(const ShrinkBlock& block, std::int64_t first, int num_rows, std:
 template <class TX, class TA>
 void few_rows(const ShrinkBlock& block) noexcept {
   const auto* const a = static_cast<const TA*>(block.a);
-  const std::int64_t stride = round_up(block.in, kLanes);
+  const std::int64_t stride = round_up(block.in, kPairLanes);
   const RowTile tile = row_tile(block, 0);
-  widen_rows<TX>(block, 0, tile.num_rows, 0, block.in, block.scratch, stride);
+  widen_rows<TX, TA>(block, 0, tile.num_rows, 0, block.in, block.scratch, stride);
   for (std::int64_t j = block.rank_begin; j < block.rank_end;) {
     const std::int64_t left = block.rank_end - j;
     const std::int64_t step = left >= 8 && tile.num_rows == 1 ? 8 : left >= kTileRanks ? 4 : 1;
@@ -137,13 +152,13 @@ void many_rows(const ShrinkBlock& block) noexcept {
     const std::int64_t ranks = std::min(kPackRanks, block.rank_end - first);
     for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
       const std::int64_t size = std::min(kShrinkChunk, block.in - k);
-      const std::int64_t padded = round_up(size, kLanes);
+      const std::int64_t padded = round_up(size, kPairLanes);
       for (std::int64_t j = 0; j < ranks; ++j) {
-        widen(a + (first + j) * block.a_stride + k, weights + j * padded, size);
+        widen<TA>(a + (first + j) * block.a_stride + k, weights + j * padded, size);
       }
       for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
         const RowTile tile = row_tile(block, i);
-        widen_rows<TX>(block, i, tile.num_rows, k, size, x, padded);
+        widen_rows<TX, TA>(block, i, tile.num_rows, k, size, x, padded);
         std::int64_t j = 0;
         for (; j + kTileRanks <= ranks; j += kTileRanks) {
           dot_rows<float, kTileRanks>(tile.num_rows, x, padded, weights + j * padded, padded,
@@ -161,8 +176,8 @@ void many_rows(const ShrinkBlock& block) noexcept {
 }  // namespace
 
 std::int64_t shrink_scratch_floats(std::int64_t in, std::int64_t max_rank) noexcept {
-  const std::int64_t few = kFewRows * round_up(in, kLanes);
-  const std::int64_t chunk = std::min(round_up(in, kLanes), kShrinkChunk);
+  const std::int64_t few = kFewRows * round_up(in, kPairLanes);
+  const std::int64_t chunk = std::min(round_up(in, kPairLanes), kShrinkChunk);
   const std::int64_t many = kTileRows * kShrinkChunk + std::min(max_rank, kPackRanks) * chunk;
   return std::max(few, many);
 }

@@ -10,8 +10,9 @@ RANKFOLD_NAMESPACE_BEGIN
 namespace reference {
 
 /// One block of the product. The bits of h[row, j] depend on x[row], A[j] and `in` alone: k runs
-/// upwards in chunks of kShrinkChunk, lane k mod 8 adds with fused multiply-add, the eight lanes
-/// are added in a fixed tree, and the chunks' sums in order.
+/// upwards in chunks of kShrinkChunk; in a chunk, each of eight lanes adds its own k (k mod 8, or
+/// k / 2 mod 8 where A is bfloat16) with fused multiply-add; the lanes are added in a fixed tree,
+/// and the chunks' sums in order.
 struct ShrinkBlock {
   const void* x;
   DType x_dtype;

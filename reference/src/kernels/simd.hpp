@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "rankfold/dtype.hpp"
 
@@ -46,18 +47,6 @@ inline void store8(Half* p, F8 value) noexcept {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-inline void store8(BFloat16* p, F8 value) noexcept {
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i high = _mm256_srli_epi32(bits, 16);
-  const __m256i even = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)));
-  const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i rounded = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, nan);
-  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0x08);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
-}
-
 /// ((v0 + v4) + (v2 + v6)) + ((v1 + v5) + (v3 + v7))
 inline float sum(F8 v) noexcept {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -112,30 +101,144 @@ inline float sum(const F8& v) noexcept {
 
 #endif
 
-/// The first `count` elements, 0 to 8; the other lanes are zero and their memory is not touched.
+/// Sixteen elements as two vectors. Floats and halves: the first eight, the last eight. bfloat16:
+/// the even ones, the odd ones, which is what splitting 32-bit words gives without a shuffle.
+struct Pair {
+  F8 first;
+  F8 second;
+};
+inline constexpr int kPairLanes = 2 * kLanes;
+
 template <class T>
-F8 load8(const T* p, std::int64_t count) noexcept {
-  T elements[kLanes] = {};
-  std::memcpy(elements, p, static_cast<std::size_t>(count) * sizeof(T));
-  return load8(elements);
+inline Pair load_pair(const T* p) noexcept {
+  return {load8(p), load8(p + kLanes)};
 }
 template <class T>
-void store8(T* p, const F8& value, std::int64_t count) noexcept {
-  T elements[kLanes];
-  store8(elements, value);
+inline void store_pair(T* p, const Pair& value) noexcept {
+  store8(p, value.first);
+  store8(p + kLanes, value.second);
+}
+
+#if RANKFOLD_REFERENCE_AVX2
+
+inline Pair load_pair(const BFloat16* p) noexcept {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(words, upper))};
+}
+
+// The nearest bfloat16, ties to even, in the upper half of each word. Not for NaN.
+inline __m256i round_to_upper_half(F8 value) noexcept {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even);
+}
+
+inline void store_pair(BFloat16* p, const Pair& value) noexcept {
+  if (_mm256_movemask_ps(_mm256_cmp_ps(value.first, value.second, _CMP_UNORD_Q)) != 0) {
+    float elements[kPairLanes];
+    store8(elements, value.first);
+    store8(elements + kLanes, value.second);
+    BFloat16 narrow[kPairLanes];
+    for (int i = 0; i < kPairLanes; ++i) narrow[i] = to_bfloat16(elements[i / 2 + i % 2 * kLanes]);
+    std::memcpy(p, narrow, sizeof(narrow));
+    return;
+  }
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m256i low = _mm256_srli_epi32(round_to_upper_half(value.first), 16);
+  const __m256i high = _mm256_and_si256(round_to_upper_half(value.second), upper);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+}
+
+/// Even and odd elements of sixteen that stand in order.
+inline Pair split_even_odd(const Pair& in_order) noexcept {
+  const __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(in_order.first, in_order.second, 0x88));
+  const __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(in_order.first, in_order.second, 0xdd));
+  return {_mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xd8)),
+          _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xd8))};
+}
+
+#else
+
+inline Pair split_even_odd(const Pair& in_order) noexcept {
+  Pair result;
+  for (int i = 0; i < kLanes; ++i) {
+    const int k = 2 * i;
+    result.first[i] = k < kLanes ? in_order.first[k] : in_order.second[k - kLanes];
+    result.second[i] = k < kLanes ? in_order.first[k + 1] : in_order.second[k + 1 - kLanes];
+  }
+  return result;
+}
+
+inline Pair load_pair(const BFloat16* p) noexcept {
+  return split_even_odd({load8(p), load8(p + kLanes)});
+}
+inline void store_pair(BFloat16* p, const Pair& value) noexcept {
+  BFloat16 narrow[kPairLanes];
+  for (int i = 0; i < kPairLanes; ++i) {
+    narrow[i] = to_bfloat16(i % 2 == 0 ? value.first[i / 2] : value.second[i / 2]);
+  }
+  std::memcpy(p, narrow, sizeof(narrow));
+}
+
+#endif
+
+/// The first `count` elements, 0 to 16; the other lanes are zero and their memory is not touched.
+template <class T>
+Pair load_pair(const T* p, std::int64_t count) noexcept {
+  T elements[kPairLanes] = {};
+  std::memcpy(elements, p, static_cast<std::size_t>(count) * sizeof(T));
+  return load_pair(elements);
+}
+template <class T>
+void store_pair(T* p, const Pair& value, std::int64_t count) noexcept {
+  T elements[kPairLanes];
+  store_pair(elements, value);
   std::memcpy(p, elements, static_cast<std::size_t>(count) * sizeof(T));
 }
+
+/// Whether load_pair gives even and odd elements.
+template <class T>
+inline constexpr bool kEvenOdd = std::is_same_v<T, BFloat16>;
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Widens `count` elements and fills with zeros up to the next multiple of 8.
-template <class T>
+/// Widens `count` elements, and zeros up to the next multiple of 16, in the order in which
+/// load_pair(const Order*) gives them.
+template <class Order, class T>
 void widen(const T* source, float* destination, std::int64_t count) noexcept {
+  const auto ordered = [](const Pair& pair) {
+    if constexpr (kEvenOdd<Order> && !kEvenOdd<T>) {
+      return split_even_odd(pair);
+    } else {
+      return pair;
+    }
+  };
+  const auto load = [](const T* p) {
+    if constexpr (kEvenOdd<T> && !kEvenOdd<Order>) {
+      return Pair{load8(p), load8(p + kLanes)};
+    } else {
+      return load_pair(p);
+    }
+  };
   std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store8(destination + i, load8(source + i));
-  if (i < count) store8(destination + i, load8(source + i, count - i));
+  for (; i + kPairLanes <= count; i += kPairLanes) {
+    store_pair(destination + i, ordered(load(source + i)));
+  }
+  if (i < count) {
+    T rest[kPairLanes] = {};
+    std::memcpy(rest, source + i, static_cast<std::size_t>(count - i) * sizeof(T));
+    store_pair(destination + i, ordered(load(rest)));
+  }
+}
+
+/// Asks for the lines of [p, p + bytes).
+inline void prefetch(const void* p, std::int64_t bytes) noexcept {
+  const char* const line = static_cast<const char*>(p);
+  for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i);
 }
 
 /// Calls with a null pointer of the dtype's element type: f32, f16 or bf16.

@@ -8,7 +8,7 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace reference {
 
-/// destination[j * stride + c] = b[c * b_stride + j] for c < columns (1 to 8) and j < rank, zero
+/// destination[j * stride + c] = b[c * b_stride + j] for c < columns (0 to 8) and j < rank, zero
 /// for the other c below 8.
 template <class TB>
 void pack_any(const TB* b, std::int64_t b_stride, std::int64_t columns, std::int64_t rank,
@@ -90,7 +90,7 @@ inline void pack_8x8(const TB* b, std::int64_t b_stride, float* destination,
 
 #endif
 
-/// pack_any for any number of columns up to 8, fast where there are eight.
+/// pack_any, fast where there are eight columns.
 template <class TB>
 void pack_columns(const TB* b, std::int64_t b_stride, std::int64_t columns, std::int64_t rank,
                   float* destination, std::int64_t stride) noexcept {

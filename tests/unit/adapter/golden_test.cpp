@@ -52,7 +52,7 @@ TEST_CASE("golden adapters: seven bind to the base they were trained on") {
        {Golden{"all_linear_r8", 14}, Golden{"qv_rslora_r4", 4}, Golden{"rank_alpha_pattern", 6},
         Golden{"embed_head_r6", 4}, Golden{"lora_bias_r8", 4}, Golden{"r1", 4},
         Golden{"regex_layer1", 2}}) {
-    CAPTURE(golden.name);
+    CAPTURE(std::string(golden.name));
     const std::string path = kPeft + "adapters/" + golden.name;
     auto adapter = rankfold::load_adapter(path, model.targets());
     REQUIRE_MESSAGE(adapter.ok(), adapter.status().message());
@@ -62,13 +62,17 @@ TEST_CASE("golden adapters: seven bind to the base they were trained on") {
 }
 
 TEST_CASE("golden adapters: exactly two are refused by name") {
-  for (const auto& [name, key] : std::map<std::string, std::string>{
-           {"dora_r8", "use_dora"}, {"modules_to_save_head", "modules_to_save"}}) {
-    CAPTURE(name);
-    auto file = AdapterFile::open(kPeft + "adapters/" + name);
+  struct Refused {
+    std::string name, key;
+    std::size_t num_modules;
+  };
+  for (const Refused& refused :
+       {Refused{"dora_r8", "use_dora", 6}, Refused{"modules_to_save_head", "modules_to_save", 2}}) {
+    CAPTURE(refused.name);
+    auto file = AdapterFile::open(kPeft + "adapters/" + refused.name);
     REQUIRE_MESSAGE(file.ok(), file.status().message());
-    CHECK(file->modules().size() == (name == "dora_r8" ? 6u : 2u));
-    check_error(file->status(), StatusCode::unsupported, {key});
+    CHECK(file->modules().size() == refused.num_modules);
+    check_error(file->status(), StatusCode::unsupported, {refused.key});
     const LlamaTargets model(kGoldenLlama);
     const std::string text = file->status().message();
     auto adapter = std::move(*file).bind(model.targets());
@@ -82,7 +86,7 @@ TEST_CASE("golden adapters: the trained string tasks bind") {
   const LlamaTargets model(kTaskLlama, &base);
   for (const Golden& golden :
        {Golden{"reverse", 28}, Golden{"upper", 16}, Golden{"sort", 28}, Golden{"rot13", 22}}) {
-    CAPTURE(golden.name);
+    CAPTURE(std::string(golden.name));
     const std::string path = kTasks + "adapters/" + golden.name;
     auto adapter = rankfold::load_adapter(path, model.targets());
     REQUIRE_MESSAGE(adapter.ok(), adapter.status().message());
@@ -104,7 +108,7 @@ TEST_CASE("golden adapters: ranks and scalings by pattern") {
       {"model.layers.0.mlp.down_proj", {17, 40}},   {"model.layers.1.mlp.down_proj", {17, 12}}};
   REQUIRE(file->modules().size() == expected.size());
   for (const rankfold::AdapterModule& module : file->modules()) {
-    CAPTURE(module.path);
+    CAPTURE(std::string(module.path));
     const Expected& want = expected.at(module.path);
     CHECK(module.rank == want.rank);
     CHECK(module.alpha == want.alpha);
@@ -192,7 +196,7 @@ TEST_CASE("golden adapters: every key of PEFT's own config is known or listed") 
   const auto file = AdapterFile::open(kPeft + "adapters/r1");
   REQUIRE(file.ok());
   for (const auto& finding : file->findings()) {
-    CAPTURE(finding.text);
+    CAPTURE(std::string(finding.text));
     CHECK(finding.severity == rankfold::Finding::Severity::note);
   }
   CHECK(!file->findings().empty());

@@ -1,0 +1,88 @@
+// rankfold_bench_cpu [GiB of weights] [seconds a point]
+#include <cstdio>
+#include <cstdlib>
+
+#include "machine.hpp"
+#include "point.hpp"
+#include "rankfold/reference.hpp"
+
+using namespace rankfold;
+using namespace rankfold::bench;
+
+namespace {
+
+void fill(BFloat16* values, std::size_t count) {
+  std::uint32_t state = 12345;
+  for (std::size_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    values[i] = to_bfloat16(static_cast<float>(state >> 8) * 0x1p-30f - 0x1p-7f);
+  }
+}
+
+int run(double gib, double seconds) {
+  throw_if_error(Registry::instance().add(reference::descriptor()));
+  LoraBackend& backend = *Registry::instance().get("reference").value();
+  BackendDescription description;
+  reference::descriptor().describe(&description);
+  std::printf("%s\n%s\n", description.devices[0].name, description.detail);
+
+  Buffer memory = Buffer::create(backend, static_cast<std::size_t>(gib * 0x1p30)).value();
+  fill(memory.as<BFloat16>(), memory.bytes() / 2);
+  const WeightPool pool{memory.as<std::byte>(), memory.bytes()};
+
+  const int threads = num_threads();
+  const double bandwidth = read_bandwidth(pool.memory, pool.bytes, threads, 3);
+  const double rate = eigen_product_rate(2048, threads, 3);
+  std::printf("%d threads: cold read loop %.1f GB/s, Eigen float32 product 2048^3 %.1f GFLOP/s\n\n",
+              threads, bandwidth * 1e-9, rate * 1e-9);
+  std::printf("hidden %lld -> %lld, bf16, weights rotated over %.1f GiB\n",
+              static_cast<long long>(kHidden), static_cast<long long>(kHidden), gib);
+  std::printf("%-34s %12s %12s %16s %7s %14s\n", "point", "median us", "best us", "rate", "share",
+              "Eigen loop us");
+
+  const PointSpec points[] = {
+      {"decode 1 token", 1, 1, 0, true},
+      {"decode 16 tokens, 16 adapters", 16, 16, 0, true},
+      {"decode 64 tokens, 64 adapters", 64, 64, 0, true},
+      {"16 tokens, 1 adapter", 16, 1, 0, false},
+      {"64 tokens, 1 adapter", 64, 1, 0, false},
+      {"prefill 2048 tokens, 8 adapters", 2048, 8, 0, false},
+  };
+  bool correct = true;
+  for (const std::int32_t rank : {16, 64}) {
+    for (PointSpec spec : points) {
+      spec.rank = rank;
+      const PointTimes times = measure(backend, spec, pool, seconds);
+      const std::string name = spec.name + ", rank " + std::to_string(rank);
+      if (!times.correct) {
+        std::printf("%-34s WRONG: %.2f units in the last place of y\n", name.c_str(), times.error);
+        correct = false;
+        continue;
+      }
+      const double work = spec.by_bytes
+                              ? static_cast<double>(spec.adapters * WeightPool::adapter_bytes(rank))
+                              : 4.0 * static_cast<double>(spec.tokens * kHidden) * rank;
+      const double reached = work / times.median;
+      std::printf("%-34s %12.1f %12.1f %8.1f %7s %6.0f%% %14.1f\n", name.c_str(),
+                  times.median * 1e6, times.best * 1e6, reached * 1e-9,
+                  spec.by_bytes ? "GB/s" : "GFLOP/s",
+                  100 * reached / (spec.by_bytes ? bandwidth : rate), times.eigen * 1e6);
+    }
+  }
+  const double bandwidth_after = read_bandwidth(pool.memory, pool.bytes, threads, 3);
+  const double rate_after = eigen_product_rate(2048, threads, 3);
+  std::printf("\nafterwards: cold read loop %.1f GB/s, Eigen product %.1f GFLOP/s\n",
+              bandwidth_after * 1e-9, rate_after * 1e-9);
+  return correct ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc > 1 ? std::atof(argv[1]) : 2.0, argc > 2 ? std::atof(argv[2]) : 1.0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rankfold_bench_cpu: %s\n", error.what());
+    return 2;
+  }
+}
