@@ -143,7 +143,17 @@ Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
   return result;
 }
 
-Outcome check_call(Session& session, const FilledCall& filled, bool sweep) {
+bool rows_fit(const HostCall& call) {
+  const std::int64_t tokens = call.addressing.num_tokens;
+  const auto fits = [tokens](const HostTensor& tensor) {
+    return !tensor.given() || tensor.rows() == tokens;
+  };
+  const bool x_fits =
+      call.x_row_stride == 0 ? call.x.rows() >= std::min<std::int64_t>(tokens, 1) : fits(call.x);
+  return x_fits && fits(call.ids) && fits(call.h) && fits(call.y);
+}
+
+Outcome check_call(Session& session, const FilledCall& filled, bool sweep, const Judge& judge) {
   std::vector<Strategy> strategies = {filled.call.options.strategy};
   if (sweep && filled.call.op != Op::group_tokens && !filled.call.expect_status.has_value()) {
     strategies.insert(strategies.end(), forced_strategies().begin(), forced_strategies().end());
@@ -163,7 +173,9 @@ Outcome check_call(Session& session, const FilledCall& filled, bool sweep) {
       const std::string where = named.name + " stream, strategy " + to_string(strategy) + ", ";
       CallOutcome outcome =
           run_once(session, declined ? refused.call : filled.call, strategy, named.stream.get());
-      Outcome judged = judge_outcome(declined ? refused : filled, outcome, where);
+      Outcome judged = declined ? judge_outcome(refused, outcome, where)
+                       : judge  ? judge(outcome, where)
+                                : judge_outcome(filled, outcome, where);
       result.max_error = std::max(result.max_error, judged.max_error);
       if (!judged.passed()) {
         judged.max_error = result.max_error;

@@ -5,11 +5,39 @@
 #include <exception>
 #include <regex>
 
-#include "case.hpp"
+#include "case_run.hpp"
 #include "check_call.hpp"
 #include "fill.hpp"
 
 namespace rankfold::conformance {
+
+CaseResult run_timed(const std::string& name, const Session& session, const std::string& repeat,
+                     const std::function<Outcome()>& function) {
+  CaseResult result;
+  result.name = name;
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  if (!session.error().empty()) {
+    outcome = Outcome::fail("no stream to run on: " + session.error());
+  } else {
+    try {
+      outcome = function();
+    } catch (const std::exception& error) {
+      outcome = Outcome::fail(error.what());
+    }
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.verdict = outcome.verdict;
+  result.message = std::move(outcome.message);
+  result.max_error = outcome.max_error;
+  result.digest = outcome.digest;
+  if (result.verdict == Verdict::failed) result.repeat = repeat;
+  return result;
+}
+
+std::string asked_for(const LoraBackend& backend, const RunOptions& options) {
+  return options.backend_name.empty() ? backend.name() : options.backend_name;
+}
 
 namespace {
 
@@ -40,36 +68,6 @@ std::string escape(const std::string& name) {
   return text;
 }
 
-// Run a function of a case; what it throws is its failure.
-template <class Function>
-CaseResult timed(const std::string& name, const Session& session, const std::string& repeat,
-                 Function&& function) {
-  CaseResult result;
-  result.name = name;
-  const auto start = std::chrono::steady_clock::now();
-  Outcome outcome;
-  if (!session.error().empty()) {
-    outcome = Outcome::fail("no stream to run on: " + session.error());
-  } else {
-    try {
-      outcome = function();
-    } catch (const std::exception& error) {
-      outcome = Outcome::fail(error.what());
-    }
-  }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  result.verdict = outcome.verdict;
-  result.message = std::move(outcome.message);
-  result.max_error = outcome.max_error;
-  result.digest = outcome.digest;
-  if (result.verdict == Verdict::failed) result.repeat = repeat;
-  return result;
-}
-
-std::string asked_for(const LoraBackend& backend, const RunOptions& options) {
-  return options.backend_name.empty() ? backend.name() : options.backend_name;
-}
-
 CaseResult run_in(Session& session, const Case& one, const RunOptions& options) {
   if (options.quick && one.info.slow) {
     CaseResult result;
@@ -80,7 +78,7 @@ CaseResult run_in(Session& session, const Case& one, const RunOptions& options) 
   }
   const std::string repeat = "rankfold check --backend " + session.asked_for() + " --filter '^" +
                              escape(one.info.name) + "$' --seed " + std::to_string(options.seed);
-  return timed(one.info.name, session, repeat, [&] { return one.run(session); });
+  return run_timed(one.info.name, session, repeat, [&] { return one.run(session); });
 }
 
 }  // namespace

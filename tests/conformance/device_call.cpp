@@ -183,12 +183,14 @@ LoraAddressing DeviceCall::addressing() const {
 CallArguments DeviceCall::arguments(Stream stream) const {
   const Device device = backend_.device();
   const std::int64_t tokens = call_.addressing.num_tokens;
+  // As many rows as the tensor has, so that a call whose addressing says otherwise is refused.
   const auto input = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return const_matrix(pointer<const void>(piece), tensor.dtype, tokens, tensor.columns(), device,
-                        stride);
+    return const_matrix(pointer<const void>(piece), tensor.dtype,
+                        stride == 0 ? tokens : tensor.rows(), tensor.columns(), device, stride);
   };
   const auto output = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return matrix(pointer<void>(piece), tensor.dtype, tokens, tensor.columns(), device, stride);
+    return matrix(pointer<void>(piece), tensor.dtype, tensor.rows(), tensor.columns(), device,
+                  stride);
   };
   CallArguments result;
   result.stream = stream;
@@ -198,8 +200,9 @@ CallArguments DeviceCall::arguments(Stream stream) const {
   const ConstTensorView x =
       x_ == kNone ? ConstTensorView{} : input(x_, call_.x, call_.x_row_stride);
   const ConstTensorView ids =
-      ids_ == kNone ? ConstTensorView{}
-                    : const_vector(pointer<const void>(ids_), call_.ids.dtype, tokens, device);
+      ids_ == kNone
+          ? ConstTensorView{}
+          : const_vector(pointer<const void>(ids_), call_.ids.dtype, call_.ids.rows(), device);
   const TensorView h = h_ == kNone ? TensorView{} : output(h_, call_.h, call_.h_row_stride);
   const TensorView y = y_ == kNone ? TensorView{} : output(y_, call_.y, call_.y_row_stride);
   switch (call_.op) {

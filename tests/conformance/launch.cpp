@@ -1,5 +1,4 @@
 #include <cstring>
-#include <memory>
 #include <type_traits>
 
 #include "device_call.hpp"
@@ -30,15 +29,17 @@ Status launch(LoraBackend& backend, const CallArguments& arguments, LoraAddressi
   return std::visit(
       [&](const auto& args) -> Status {
         using Args = std::decay_t<decltype(args)>;
-        const auto copy = std::make_unique<Args>(args);
+        // Stays valid memory, so that who reads it late gets nonsense and not a crash.
+        static thread_local Args copy;
+        copy = args;
         Status status;
         if constexpr (std::is_same_v<Args, GroupTokensArgs>) {
-          status = group_tokens(backend, *copy, arguments.stream, grouped);
+          status = group_tokens(backend, copy, arguments.stream, grouped);
         } else {
-          status = call(backend, *copy, arguments);
+          status = call(backend, copy, arguments);
         }
         static_assert(std::is_trivially_copyable_v<Args>);
-        std::memset(static_cast<void*>(copy.get()), 0xa5, sizeof(Args));
+        std::memset(static_cast<void*>(&copy), 0xa5, sizeof(Args));
         return status;
       },
       arguments.args);

@@ -23,7 +23,8 @@ TEST_CASE("the plain backend passes every case") {
 
 TEST_CASE("every wrong variant is found") {
   for (const NamedMutation& mutation : all_mutations()) {
-    CAPTURE(mutation.name);
+    const std::string name = mutation.name;
+    CAPTURE(name);
     NaiveBackend backend(mutation.mutation);
     std::string first;
     const auto summary = run_cases(backend, mutation.filter, {}, [&](const CaseResult& result) {
@@ -35,7 +36,7 @@ TEST_CASE("every wrong variant is found") {
     });
     REQUIRE(summary.ok());
     CHECK(summary->failed > 0);
-    MESSAGE(mutation.name << " found by " << summary->failed << ", first " << first);
+    MESSAGE(name << " found by " << summary->failed << ", first " << first);
   }
 }
 

@@ -82,6 +82,9 @@ int NaiveBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
 }
 
 Result<Strategy> NaiveBackend::do_supports(const Problem& problem) const {
+  if (problem.op > Op::apply_embedding) {
+    return Status(StatusCode::unsupported, "naive does not have this operation");
+  }
   const Strategy strategy = problem.options.strategy;
   if (strategy == Strategy::automatic || strategy == Strategy::general) return Strategy::general;
   if (is(Mutation::writes_before_refusing)) return Strategy::general;

@@ -280,7 +280,7 @@ struct NaiveRun {
       static_cast<std::byte*>(workspace.data)[workspace.bytes] = std::byte{0};
     }
     if (is(Mutation::writes_input) && x != nullptr) {
-      std::memset(const_cast<void*>(x->data), 0, 1);
+      std::memset(const_cast<void*>(x->data), 0x55, 1);
     }
     if (workspace.bytes >= 16) std::memset(workspace.data, 0x3f, 16);  // stale for the next call
   }
@@ -289,11 +289,13 @@ struct NaiveRun {
 template <class Args>
 Status NaiveBackend::run_later(const Args& args, const Workspace& workspace, Stream stream) {
   const auto copy = std::make_shared<std::pair<Args, Workspace>>(args, workspace);
-  const Args* const source = is(Mutation::argument_pointer) ? &args : &copy->first;
+  const Args* const source = &copy->first;
+  const CallOptions* const caller_options =
+      is(Mutation::argument_pointer) ? &args.options : &source->options;
   const int call = calls_++;
-  return enqueue(stream, [this, copy, source, call] {
+  return enqueue(stream, [this, copy, source, caller_options, call] {
     NaiveRun run{*this,           source->table, source->addressing,
-                 source->options, nullptr,       nullptr,
+                 *caller_options, nullptr,       nullptr,
                  nullptr,         nullptr,       nullptr,
                  copy->second,    call};
     if constexpr (requires { source->x; }) run.x = &source->x;

@@ -51,7 +51,8 @@ GuardedImage make_image(std::string name, const HostTensor& tensor, std::int64_t
   image.row_bytes =
       element * static_cast<std::size_t>(is_vector ? tensor.count() : tensor.columns());
   image.stride_bytes =
-      row_stride > 0 ? static_cast<std::size_t>(row_stride) * element : image.row_bytes;
+      std::max(image.row_bytes, static_cast<std::size_t>(std::max<std::int64_t>(row_stride, 0)) *
+                                    element);  // a stride that is too small is the call's to refuse
   image.offset = kGuardBytes + static_cast<std::size_t>(misalignment) * element;
   image.bytes.resize(round_up(image.offset + image.payload_bytes()) + kGuardBytes);
   fill_pattern(image.bytes, tensor.dtype);
