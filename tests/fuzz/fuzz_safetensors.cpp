@@ -30,19 +30,33 @@ void read_tensors(const std::uint8_t* data, std::size_t size) {
 
 void bind_adapter(const std::uint8_t* data, std::size_t size, rankfold::AdapterOptions options) {
   auto file = AdapterFile::parse(
-      R"({"peft_type":"LORA","r":1,"lora_alpha":2,"rank_pattern":{"k":2},"lora_bias":false})",
+      R"({"peft_type":"LORA","r":1,"lora_alpha":2,"rank_pattern":{"k":2},"target_parameters":["experts.up","experts.down"]})",
       bytes_of(data, size), "fuzz", options);
   if (!file.ok()) return fuzz::expect_refusal(file.status());
   fuzz::expect_sound(*file);
   const rankfold::SliceSpec slices[] = {{.module = "a.q", .out = 2}, {.module = "a.k", .out = 1}};
   const rankfold::SliceSpec embed{.module = "e", .out = 2};
+  const rankfold::SliceSpec up{.module = "m.experts.up", .out = 1};
+  const rankfold::SliceSpec down{.module = "m.experts.down", .out = 2};
   const rankfold::TargetSpec targets[] = {
       {.key = "qk", .num_slices = 2, .slices = slices, .in = 2, .fused_module = "a.qk"},
       {.key = "e",
        .kind = rankfold::TargetKind::embedding,
        .num_slices = 1,
        .slices = &embed,
-       .in = 3}};
+       .in = 3},
+      {.key = "up",
+       .kind = rankfold::TargetKind::experts,
+       .num_slices = 1,
+       .slices = &up,
+       .in = 2,
+       .num_experts = 2},
+      {.key = "down",
+       .kind = rankfold::TargetKind::experts,
+       .num_slices = 1,
+       .slices = &down,
+       .in = 1,
+       .num_experts = 2}};
   const auto adapter = std::move(*file).bind(targets);
   if (!adapter.ok()) return fuzz::expect_refusal(adapter.status());
   fuzz::expect_sound(*adapter);

@@ -35,11 +35,12 @@ struct AdapterModule {
   DType a_dtype = DType::f32;
   DType b_dtype = DType::f32;
   std::int64_t bytes = 0;  ///< of A, B and bias in the file
-  /// 1: adapts a parameter with several experts in it (target_parameters). Which one, how many
-  /// experts and so the rank of each is known when it is bound: `rank` counts the rows of A, alpha
-  /// and scaling are 0.
+  /// 1: adapts a parameter, which may hold several experts (target_parameters); else 0.
   std::int32_t is_parameter = 0;
-  std::int32_t reserved = 0;
+  /// Of a parameter: rows of A over the config's rank. 0: not known before it is bound, since the
+  /// config means several parameters with different ranks or alphas; then `rank` counts the rows of
+  /// A, and alpha and scaling are 0.
+  std::int32_t num_experts = 1;
 };
 
 /// Something that a reader of a report should know.

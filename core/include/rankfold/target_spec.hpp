@@ -28,14 +28,19 @@ struct SliceSpec {
   /// [out_full, in_full], embedding [in_full, out_full]), or not given: what base copies of a file
   /// are compared with, value by value.
   ConstTensorView base_weight = {};
+  /// Experts: the path of the file's pair for this parameter ("model.layers.0.mlp.experts" or
+  /// "model.layers.0.mlp.experts.base_layer"), for a module with several parameters of one shape;
+  /// null: found by shape.
+  const char* pair_path = nullptr;
 };
 
 /// Whether this shard adds the bias of a lora_bias adapter (one shard of a row-parallel layer
 /// only).
 enum class BiasOwner : std::int32_t { here = 0, elsewhere = 1 };
 
-/// How an experts target stores a routed parameter's rows and columns, where shapes alone cannot
-/// say (in == out). Without a statement an ambiguous file is refused.
+/// Which way round the product B A of a file's pair lies for a routed parameter: [out, in], or
+/// [in, out], as PEFT writes it for parameters that it takes for transposed. by_shape finds out,
+/// except where in == out: such a file is refused until the host says which.
 enum class ExpertOrientation : std::int32_t { by_shape = 0, out_in = 1, in_out = 2 };
 
 /// One target of the host's model. Plain data, copied by whoever takes it.

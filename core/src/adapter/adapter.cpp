@@ -21,6 +21,12 @@ Status check_options(const AdapterOptions& options) {
                           "options.num_allowed_keys is %d, it must count allowed_keys",
                           options.num_allowed_keys);
   }
+  for (std::int32_t i = 0; i < options.num_allowed_keys; ++i) {
+    if (options.allowed_keys[i] == nullptr) {
+      return Status::format(StatusCode::invalid_argument,
+                            "options.allowed_keys[%d] is null, it must be the name of a key", i);
+    }
+  }
   return {};
 }
 
@@ -29,8 +35,9 @@ AdapterModule describe(const detail::LoraModule& module) {
   out.path = module.path.c_str();
   out.is_embedding = module.embedding ? 1 : 0;
   out.is_parameter = module.parameter ? 1 : 0;
+  out.num_experts = static_cast<std::int32_t>(module.num_experts);
   out.has_bias = module.bias != nullptr ? 1 : 0;
-  out.rank = module.rank;
+  out.rank = module.num_experts > 1 ? module.rank / module.num_experts : module.rank;
   out.alpha = module.alpha;
   out.scaling = module.scaling;
   out.in = module.in;
@@ -66,7 +73,7 @@ Result<AdapterFile> AdapterFile::open(std::string_view path, const AdapterOption
     std::error_code error;
     if (std::filesystem::is_directory(tensors, error)) tensors /= kTensorsName;
     const std::filesystem::path config = tensors.parent_path() / kConfigName;
-    auto text = detail::read_file(config.string());
+    auto text = detail::read_file(config.string(), detail::kMaxConfigBytes);
     if (!text) return text.status();
     auto bytes = detail::read_file(tensors.string());
     if (!bytes) return bytes.status();

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 
+#include "adapter/expert_pairs.hpp"
 #include "adapter/parsed_adapter.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -78,12 +80,11 @@ class Binder {
   }
 
   Status bind_module(const LoraModule& module, Outcome& outcome) {
-    if (module.parameter) {
-      return Status(StatusCode::unsupported,
-                    title(module) +
-                        " adapts parameters of experts (target_parameters), which "
-                        "cannot be bound yet");
-    }
+    if (module.parameter) return bind_parameter(module, outcome);
+    return bind_layer(module, outcome, module.scaling);
+  }
+
+  Status bind_layer(const LoraModule& module, Outcome& outcome, float scaling) {
     const auto found = places_.find(module.path);
     if (found == places_.end()) return {};
     const Place place = found->second;
@@ -96,14 +97,66 @@ class Binder {
                         title(place.target) + " is of another kind");
     }
     if (Status status = check_in(module, place.target); !status.ok()) return status;
+    if (Status status = check_scaling(module, place.target, scaling); !status.ok()) return status;
     outcome.target = place.target;
     outcome.detail = place.fused ? "all slices" : "";
-    if (Status status = place.fused ? bind_fused(module, place.target)
-                                    : bind_slices(module, place.target, outcome.detail);
+    if (Status status = place.fused ? bind_fused(module, place.target, scaling)
+                                    : bind_slices(module, place.target, scaling, outcome.detail);
         !status.ok()) {
       return status;
     }
     return compare_copy(module, place, outcome.copy_detail);
+  }
+
+  // A parameter of a module: of experts, or the weight of a layer like any other.
+  Status bind_parameter(const LoraModule& module, Outcome& outcome) {
+    if (places_.contains(module.path)) {
+      const auto settled = settle_scaling(adapter_.config, module.path + ".weight", module.rank);
+      return settled ? bind_layer(module, outcome, settled->scaling) : settled.status();
+    }
+    const auto found = find_expert_parameter(module, targets_);
+    if (!found) return found.status();
+    if (!found->has_value()) return {};
+    if (module.bias != nullptr) {
+      return Status(StatusCode::unsupported,
+                    title(module) + " adapts experts and has a bias, which is not supported");
+    }
+    const ExpertFit& fit = **found;
+    const TargetSpec& target = targets_[static_cast<std::size_t>(fit.target)];
+    const std::int64_t rank = module.rank / target.num_experts;
+    const auto settled = settle_scaling(adapter_.config, fit.parameter, rank);
+    if (!settled) return settled.status();
+    if (Status status = check_scaling(module, fit.target, settled->scaling); !status.ok()) {
+      return status;
+    }
+    outcome.target = fit.target;
+    outcome.detail.clear();
+    outcome.copy_detail = "not compared";
+    for (std::int32_t s = 0; s < target.num_slices; ++s) {
+      if (fit.parameter != target.slices[s].module) continue;
+      if (Status status = own(module, fit.target, s); !status.ok()) return status;
+      outcome.detail +=
+          (outcome.detail.empty() ? "all experts, slice " : ", slice ") + std::to_string(s);
+      for (std::int32_t expert = 0; expert < target.num_experts; ++expert) {
+        AdapterBinding& binding = bound_.bindings.emplace_back();
+        binding.target = fit.target;
+        binding.slice = s;
+        binding.expert = expert;
+        binding.rank = static_cast<std::int32_t>(rank);
+        binding.scaling = settled->scaling * target.delta_scale;
+        set_expert_views(module, target, target.slices[s], expert, fit.swapped, binding);
+      }
+    }
+    return {};
+  }
+
+  Status check_scaling(const LoraModule& module, std::int32_t index, float scaling) const {
+    const float factor = targets_[static_cast<std::size_t>(index)].delta_scale;
+    if (std::isfinite(scaling * factor)) return {};
+    return Status::format(StatusCode::invalid_argument,
+                          "%s: scaling %g times delta_scale %g of %s overflows float32",
+                          title(module).c_str(), static_cast<double>(scaling),
+                          static_cast<double>(factor), title(index).c_str());
   }
 
   Status check_in(const LoraModule& module, std::int32_t index) const {
@@ -119,7 +172,8 @@ class Binder {
     return mismatch(module, index, *module.a, "[" + rank + ", " + std::to_string(full) + "]");
   }
 
-  Status bind_slices(const LoraModule& module, std::int32_t index, std::string& detail) {
+  Status bind_slices(const LoraModule& module, std::int32_t index, float scaling,
+                     std::string& detail) {
     const TargetSpec& target = targets_[static_cast<std::size_t>(index)];
     for (std::int32_t s = 0; s < target.num_slices; ++s) {
       const SliceSpec& slice = target.slices[s];
@@ -130,12 +184,13 @@ class Binder {
             "[" + std::to_string(full_out(slice)) + ", " + std::to_string(module.rank) + "]");
       }
       detail += (detail.empty() ? "slice " : ", slice ") + std::to_string(s);
-      if (Status status = add(module, index, s, slice.out_begin); !status.ok()) return status;
+      if (Status status = add(module, index, s, slice.out_begin, scaling); !status.ok())
+        return status;
     }
     return {};
   }
 
-  Status bind_fused(const LoraModule& module, std::int32_t index) {
+  Status bind_fused(const LoraModule& module, std::int32_t index, float scaling) {
     const TargetSpec& target = targets_[static_cast<std::size_t>(index)];
     std::int64_t rows = 0;
     for (std::int32_t s = 0; s < target.num_slices; ++s) rows += full_out(target.slices[s]);
@@ -147,7 +202,7 @@ class Binder {
     rows = 0;
     for (std::int32_t s = 0; s < target.num_slices; ++s) {
       const SliceSpec& slice = target.slices[s];
-      if (Status status = add(module, index, s, rows + slice.out_begin); !status.ok()) {
+      if (Status status = add(module, index, s, rows + slice.out_begin, scaling); !status.ok()) {
         return status;
       }
       rows += full_out(slice);
@@ -155,14 +210,20 @@ class Binder {
     return {};
   }
 
-  // `row`: the first row of B that belongs to the slice.
-  Status add(const LoraModule& module, std::int32_t index, std::int32_t slice, std::int64_t row) {
+  Status own(const LoraModule& module, std::int32_t index, std::int32_t slice) {
     const auto [owner, is_new] = owners_.emplace(std::pair(index, slice), &module);
     if (!is_new) {
       return Status(StatusCode::malformed_file, title(module) + " and " + title(*owner->second) +
                                                     " both bind to slice " + std::to_string(slice) +
                                                     " of " + title(index));
     }
+    return {};
+  }
+
+  // `row`: the first row of B that belongs to the slice.
+  Status add(const LoraModule& module, std::int32_t index, std::int32_t slice, std::int64_t row,
+             float scaling) {
+    if (Status status = own(module, index, slice); !status.ok()) return status;
     const TargetSpec& target = targets_[static_cast<std::size_t>(index)];
     const std::int64_t out = target.slices[slice].out;
     // An embedding of fewer words: those of this shard that the file has.
@@ -172,7 +233,7 @@ class Binder {
     binding.target = index;
     binding.slice = slice;
     binding.rank = static_cast<std::int32_t>(module.rank);
-    binding.scaling = module.scaling * target.delta_scale;
+    binding.scaling = scaling * target.delta_scale;
     binding.a = window(*module.a, 0, module.rank, target.in_begin, columns);
     binding.b = window(*module.b, row, out, 0, module.rank);
     if (module.bias != nullptr && target.bias_owner == BiasOwner::here) {

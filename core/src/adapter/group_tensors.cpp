@@ -1,5 +1,6 @@
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "adapter/parsed_adapter.hpp"
 
@@ -143,8 +144,9 @@ class Grouping {
     module.in = module.a->sizes[1];
     module.out = module.b->sizes[0];
     if (!check_shapes(module, name)) return false;
-    module.parameter = is_parameter(module.path);
-    return module.parameter ? true : settle_scaling(module, name);
+    module.parameter = without_base_layers(module.path).size() != module.path.size() ||
+                       !parameter_paths(module.path).empty();
+    return settle(module);
   }
 
   bool check_shapes(LoraModule& module, const std::string& name) {
@@ -176,39 +178,63 @@ class Grouping {
     return true;
   }
 
-  bool is_parameter(const std::string& path) const {
-    const std::string_view module = without_base_layers(path);
-    if (module.size() != path.size()) return true;
-    for (std::string_view parameter : adapter_.config.target_parameters) {
-      const std::string_view owner = parameter.substr(0, parameter.rfind('.'));
-      if (owner.size() == parameter.size() || owner.size() > module.size()) continue;
-      if (module.substr(module.size() - owner.size()) != owner) continue;
-      if (owner.size() == module.size() || module[module.size() - owner.size() - 1] == '.') {
-        return true;
-      }
+  // What target_parameters of the config may mean by a pair at `path`.
+  std::vector<std::string> parameter_paths(const std::string& path) const {
+    const std::string module(without_base_layers(path));
+    std::vector<std::string> paths;
+    for (const std::string& parameter : adapter_.config.target_parameters) {
+      const std::size_t dot = parameter.rfind('.');
+      if (dot == std::string::npos || dot > module.size()) continue;
+      const std::size_t at = module.size() - dot;
+      if (module.compare(at, dot, parameter, 0, dot) != 0) continue;
+      if (at == 0 || module[at - 1] == '.') paths.push_back(module + parameter.substr(dot));
     }
-    return false;
+    return paths;
   }
 
-  bool settle_scaling(LoraModule& module, const std::string& name) {
+  bool settle(LoraModule& module) {
     const PeftConfig& config = adapter_.config;
-    const auto rank = config.rank_pattern.find(module.path, config.rank);
-    const auto alpha = config.alpha_pattern.find(module.path, config.alpha);
-    for (const Status& status : {rank.status(), alpha.status()}) {
-      if (status.ok()) continue;
-      findings_.refuse(status.code(), module.path, status.message());
+    if (config.rank == 0 || !config.has_alpha) return false;  // a finding names the key already
+    if (module.parameter) return settle_parameter(module);
+    const auto settled = settle_scaling(config, module.path, module.rank);
+    if (!settled) {
+      findings_.refuse(settled.status().code(), module.path, settled.status().message());
       return false;
     }
-    if (*rank == 0 || !config.has_alpha) return false;  // a finding names the key already
-    if (static_cast<std::int64_t>(*rank) != module.rank) {
-      malformed(module.path, name + " has rank " + std::to_string(module.rank) +
-                                 " by its tensors, A " + shape_text(*module.a) + ", and rank " +
-                                 std::to_string(static_cast<std::int64_t>(*rank)) +
-                                 " by the config");
+    module.alpha = settled->alpha;
+    module.scaling = settled->scaling;
+    return true;
+  }
+
+  // Several parameters may be meant: only what they agree on is known before the file is bound.
+  bool settle_parameter(LoraModule& module) {
+    const PeftConfig& config = adapter_.config;
+    module.num_experts = 0;
+    std::optional<std::pair<double, double>> common;
+    for (const std::string& path : parameter_paths(module.path)) {
+      const auto rank = config.rank_pattern.find(path, config.rank);
+      const auto alpha = config.alpha_pattern.find(path, config.alpha);
+      for (const Status& status : {rank.status(), alpha.status()}) {
+        if (status.ok()) continue;
+        findings_.refuse(status.code(), module.path, status.message());
+        return false;
+      }
+      const std::pair found(*rank, *alpha);
+      if (common && *common != found) return true;
+      common = found;
+    }
+    if (!common) return true;
+    const auto rank = static_cast<std::int64_t>(common->first);
+    if (module.rank % rank != 0) {
+      malformed(module.path, "module " + quote(module.path) + ": A " + shape_text(*module.a) +
+                                 " has " + std::to_string(module.rank) +
+                                 " rows, which is no multiple of rank " + std::to_string(rank) +
+                                 " of the config");
       return false;
     }
-    module.alpha = *alpha;
-    module.scaling = scaling_of(*alpha, module.rank, config.use_rslora);
+    module.num_experts = module.rank / rank;
+    module.alpha = common->second;
+    module.scaling = scaling_of(module.alpha, rank, config.use_rslora);
     return true;
   }
 
@@ -223,6 +249,22 @@ class Grouping {
 float scaling_of(double alpha, std::int64_t rank, bool use_rslora) noexcept {
   const auto divisor = static_cast<double>(rank);
   return static_cast<float>(alpha / (use_rslora ? std::sqrt(divisor) : divisor));
+}
+
+Result<Scaling> settle_scaling(const PeftConfig& config, const std::string& path,
+                               std::int64_t rank) {
+  const auto stated = config.rank_pattern.find(path, config.rank);
+  const auto alpha = config.alpha_pattern.find(path, config.alpha);
+  for (const Status& status : {stated.status(), alpha.status()}) {
+    if (!status.ok()) return status;
+  }
+  if (static_cast<std::int64_t>(*stated) != rank) {
+    return Status(StatusCode::malformed_file,
+                  "module " + quote(path) + " has rank " + std::to_string(rank) +
+                      " by its tensors and rank " +
+                      std::to_string(static_cast<std::int64_t>(*stated)) + " by the config");
+  }
+  return Scaling{*alpha, scaling_of(*alpha, rank, config.use_rslora)};
 }
 
 void group_tensors(ParsedAdapter& adapter) { Grouping(adapter).run(); }

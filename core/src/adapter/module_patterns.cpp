@@ -14,6 +14,16 @@ constexpr std::int64_t kPatternMemory = 1 << 20;
 // Instructions times bytes over all matches of a file: some seconds at the very worst.
 constexpr std::uint64_t kMaxWork = std::uint64_t{1} << 34;
 
+// An escape of a letter (\d, \w, \b, ...), which Python extends to all of Unicode.
+bool has_letter_escape(std::string_view pattern) noexcept {
+  for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
+    if (pattern[i] != '\\') continue;
+    const char letter = pattern[++i];
+    if ((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')) return true;
+  }
+  return false;
+}
+
 // Why a pattern means something else to Python than to RE2, or null.
 const char* difference_to_python(std::string_view pattern) {
   bool in_class = false;
@@ -78,8 +88,7 @@ Status ModulePatterns::add(const std::string& pattern, double value) {
   if (!expression->ok()) {
     return refuse("cannot be run in linear time: " + quote(expression->error()));
   }
-  const bool ascii_only = pattern.find('\\') != std::string::npos;
-  patterns_.push_back({pattern, value, ascii_only, std::move(expression)});
+  patterns_.push_back({pattern, value, has_letter_escape(pattern), std::move(expression)});
   return {};
 }
 

@@ -30,7 +30,8 @@ struct LoraModule {
   std::int64_t out = 0;
   double alpha = 0;
   float scaling = 0;
-  bool complete = false;  ///< passed every check
+  std::int64_t num_experts = 1;  ///< of a parameter: as the config's rank has it, 0 unknown
+  bool complete = false;         ///< passed every check
 };
 
 /// What a tensor is; `module` indexes ParsedAdapter::modules, -1: none.
@@ -51,6 +52,15 @@ struct ParsedAdapter {
 
 /// Fills classes, modules and findings from tensors and config.
 void group_tensors(ParsedAdapter& adapter);
+
+/// Alpha and scaling of the pair at `path`, whose tensors have `rank`. Errors: unsupported (a
+/// pattern), malformed_file (the config has another rank, naming both).
+struct Scaling {
+  double alpha = 0;
+  float scaling = 0;
+};
+Result<Scaling> settle_scaling(const PeftConfig& config, const std::string& path,
+                               std::int64_t rank);
 
 /// alpha / rank or alpha / sqrt(rank), in double, rounded once.
 float scaling_of(double alpha, std::int64_t rank, bool use_rslora) noexcept;

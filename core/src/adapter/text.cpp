@@ -57,7 +57,7 @@ bool is_ascii(std::string_view text) noexcept {
                       [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
 }
 
-Result<std::vector<std::byte>> read_file(const std::string& path) {
+Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t max_bytes) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) {
@@ -71,6 +71,11 @@ Result<std::vector<std::byte>> read_file(const std::string& path) {
   if (file == nullptr || error) {
     return Status(StatusCode::invalid_argument,
                   "cannot open " + quote(path) + ": " + std::strerror(errno));
+  }
+  if (size > max_bytes) {
+    return Status(StatusCode::malformed_file, quote(path) + " has " + std::to_string(size) +
+                                                  " bytes, the most is " +
+                                                  std::to_string(max_bytes));
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) {

@@ -33,8 +33,10 @@ class StringStore {
   std::deque<std::string> strings_;
 };
 
-/// A whole regular file. Errors: invalid_argument naming the path and the reason.
-Result<std::vector<std::byte>> read_file(const std::string& path);
+/// A whole regular file. Errors: invalid_argument naming the path and the reason; malformed_file
+/// when it has more than `max_bytes`, before anything is read.
+Result<std::vector<std::byte>> read_file(const std::string& path,
+                                         std::uintmax_t max_bytes = UINTMAX_MAX);
 
 }  // namespace detail
 RANKFOLD_NAMESPACE_END

@@ -236,6 +236,15 @@ TEST_CASE("shards are windows of B's rows, A's columns and the bias") {
   CHECK(std::string(other->report()[2].detail) == "slice 0, added by another shard");
 }
 
+TEST_CASE("a scaling that delta_scale makes infinite is refused") {
+  Qkv model;
+  model.target.delta_scale = 10;
+  check_error(bind(config("", "4", "1e39"), pair("attn.q", 4, 5, 6), model.span()).status(),
+              StatusCode::malformed_file, {"lora_alpha"});
+  check_error(bind(config("", "1", "3e38"), pair("attn.q", 1, 5, 6), model.span()).status(),
+              StatusCode::invalid_argument, {"'attn.q'", "delta_scale 10", "'qkv'"});
+}
+
 TEST_CASE("a fused pair is sharded slice by slice") {
   Qkv model;
   model.slices[0] = {.module = "attn.q", .out = 3, .out_begin = 3, .out_full = 6};

@@ -252,6 +252,9 @@ TEST_CASE("config: flags must be flags, options must be counted") {
   AdapterOptions options;
   options.num_allowed_keys = 1;
   check_error(status_of(config(), 4, options), StatusCode::invalid_argument, {"num_allowed_keys"});
+  const char* const keys[] = {nullptr};
+  options.allowed_keys = keys;
+  check_error(status_of(config(), 4, options), StatusCode::invalid_argument, {"allowed_keys[0]"});
 }
 
 TEST_CASE("config: a report is complete, the status is its first refusal") {

@@ -87,6 +87,9 @@ TEST_CASE("patterns: paths too long, or not ASCII under an escape, are refused")
   CHECK(list.find(std::string(512, 'x'), -1).ok());
   check_error(list.find(std::string(513, 'x'), -1).status(), StatusCode::unsupported, {"513"});
   check_error(list.find("\xc3\xa4_proj", -1).status(), StatusCode::unsupported, {"ASCII"});
+  ModulePatterns dot;
+  REQUIRE(dot.add("a\\.._proj", 1).ok());  // an escaped dot means the same everywhere
+  CHECK(*dot.find("a.\xc3\xa4_proj", -1) == 1);
   ModulePatterns plain;
   REQUIRE(plain.add("._proj", 1).ok());
   CHECK(*plain.find("\xc3\xa4_proj", -1) == 1);  // a dot is one character, not one byte
