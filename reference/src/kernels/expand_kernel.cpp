@@ -14,7 +14,7 @@ namespace {
 constexpr int kTileRows = 3;
 constexpr int kTileVectors = 4;
 constexpr std::int64_t kTileColumns = kTileVectors * kLanes;
-constexpr std::int64_t kPanelFloats = 8192;  // 32 KB of B, widened for all rows of the block
+constexpr std::int64_t kPanelFloats = 4096;  // 16 KB of B, widened for all rows of the block
 
 // How far ahead of its use B is asked for: the hardware's prefetcher alone gets half the bandwidth.
 constexpr std::int64_t kPrefetchBytes = 2048;
@@ -98,38 +98,59 @@ RowPlace row_place(const ExpandBlock& block, std::int64_t i) noexcept {
   return {block.h + h_row * block.h_stride, block.scaling * weight, row * block.y_stride};
 }
 
+// Rows of y of one tile, from one column on.
+template <class TY>
+struct TileRows {
+  int num_rows;
+  const float* h[kTileRows];
+  float f[kTileRows];
+  TY* y[kTileRows];
+};
+
+template <class TY>
+TileRows<TY> tile_rows(const ExpandBlock& block, std::int64_t i, std::int64_t column) noexcept {
+  TileRows<TY> tile{};
+  tile.num_rows = static_cast<int>(std::clamp<std::int64_t>(block.num_rows - i, 0, kTileRows));
+  for (int m = 0; m < tile.num_rows; ++m) {
+    const RowPlace place = row_place(block, i + m);
+    tile.h[m] = place.h;
+    tile.f[m] = place.f;
+    tile.y[m] = static_cast<TY*>(block.y) + place.y + column;
+  }
+  return tile;
+}
+
+// `next_b` (next_bytes) is asked for meanwhile, in equal pieces a tile of rows.
 template <class TY>
 void expand_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end,
-                  const float* panel) noexcept {
-  auto* const y = static_cast<TY*>(block.y);
+                  const float* panel, const char* next_b, std::int64_t next_bytes) noexcept {
+  TileRows<TY> tile = tile_rows<TY>(block, 0, begin);
   for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
-    const int num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - i));
-    const float* h[kTileRows];
-    float f[kTileRows];
-    TY* target[kTileRows];
-    for (int m = 0; m < kTileRows; ++m) {
-      const RowPlace place = row_place(block, i + std::min(m, num_rows - 1));
-      h[m] = place.h;
-      f[m] = place.f;
-      target[m] = y + place.y + begin;
-    }
+    const TileRows<TY> next = tile_rows<TY>(block, i + kTileRows, begin);
+    const std::int64_t from = next_bytes * i / block.num_rows;
+    const std::int64_t to = next_bytes * std::min(i + kTileRows, block.num_rows) / block.num_rows;
+    prefetch(next_b + from, to - from);
     for (std::int64_t c = begin; c < end; c += kTileColumns) {
+      for (int m = 0; m < next.num_rows; ++m) {
+        prefetch(next.y[m] + (c - begin), kTileColumns * static_cast<std::int64_t>(sizeof(TY)));
+      }
       const Output output{end - c, block.bias != nullptr ? block.bias + c : nullptr,
                           block.overwrite};
       const float* const b = panel + (c - begin) * block.rank;
-      switch (num_rows) {
+      switch (tile.num_rows) {
         case 1:
-          expand_tile<TY, 1>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 1>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
         case 2:
-          expand_tile<TY, 2>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 2>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
         default:
-          expand_tile<TY, 3>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 3>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
       }
-      for (int m = 0; m < kTileRows; ++m) target[m] += kTileColumns;
+      for (int m = 0; m < tile.num_rows; ++m) tile.y[m] += kTileColumns;
     }
+    tile = next;
   }
 }
 
@@ -222,7 +243,10 @@ void expand_block(const ExpandBlock& block) noexcept {
     with_element(block.y_dtype, [&]<class TY>(const TY*) {
       with_element(block.b_dtype,
                    [&]<class TB>(const TB*) { pack_panel<TY, TB>(block, begin, end); });
-      expand_panel<TY>(block, begin, end, block.scratch);
+      const std::int64_t b_row = block.b_stride * static_cast<std::int64_t>(size_of(block.b_dtype));
+      expand_panel<TY>(block, begin, end, block.scratch,
+                       static_cast<const char*>(block.b) + end * b_row,
+                       (std::min(end + width, block.column_end) - end) * b_row);
     });
   }
 }

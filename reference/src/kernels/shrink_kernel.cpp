@@ -142,6 +142,44 @@ void few_rows(const ShrinkBlock& block) noexcept {
   }
 }
 
+// Asks, a piece at a time, for what many_rows() reads next: the rows of x of the next tile, and the
+// next chunk of A. Both may be in no cache.
+template <class TX, class TA>
+class Ahead {
+ public:
+  Ahead(const ShrinkBlock& block, std::int64_t first_rank, std::int64_t ranks, std::int64_t k,
+        std::int64_t size) noexcept
+      : block_(block), first_rank_(first_rank), ranks_(ranks), k_(k), size_(size) {}
+
+  /// While tile `i` and its ranks from j on are computed.
+  void ask(std::int64_t i, std::int64_t j) const noexcept {
+    const std::int64_t last_rank = std::min(j + kTileRanks, ranks_);
+    const std::int64_t from = size_ * j / ranks_;
+    const std::int64_t to = size_ * last_rank / ranks_;
+    const std::int64_t last_row = std::min(i + 2 * kTileRows, block_.num_rows);
+    for (std::int64_t n = i + kTileRows; n < last_row; ++n) {
+      const TX* const row = static_cast<const TX*>(block_.x) + block_.rows[n] * block_.x_stride;
+      prefetch(row + k_ + from, (to - from) * static_cast<std::int64_t>(sizeof(TX)));
+    }
+  }
+  void ask_weights(std::int64_t i) const noexcept {
+    const std::int64_t size = std::min(kShrinkChunk, block_.in - k_ - size_);
+    const std::int64_t last = std::min(i + kTileRows, block_.num_rows);
+    const auto* const a = static_cast<const TA*>(block_.a) + k_ + size_;
+    for (std::int64_t j = ranks_ * i / block_.num_rows; j < ranks_ * last / block_.num_rows; ++j) {
+      prefetch(a + (first_rank_ + j) * block_.a_stride,
+               size * static_cast<std::int64_t>(sizeof(TA)));
+    }
+  }
+
+ private:
+  const ShrinkBlock& block_;
+  const std::int64_t first_rank_;
+  const std::int64_t ranks_;
+  const std::int64_t k_;
+  const std::int64_t size_;
+};
+
 // Many rows: a chunk of A is widened once for all of them.
 template <class TX, class TA>
 void many_rows(const ShrinkBlock& block) noexcept {
@@ -156,14 +194,18 @@ void many_rows(const ShrinkBlock& block) noexcept {
       for (std::int64_t j = 0; j < ranks; ++j) {
         widen<TA>(a + (first + j) * block.a_stride + k, weights + j * padded, size);
       }
+      const Ahead<TX, TA> ahead(block, first, ranks, k, size);
       for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
         const RowTile tile = row_tile(block, i);
         widen_rows<TX, TA>(block, i, tile.num_rows, k, size, x, padded);
+        ahead.ask_weights(i);
         std::int64_t j = 0;
         for (; j + kTileRanks <= ranks; j += kTileRanks) {
+          ahead.ask(i, j);
           dot_rows<float, kTileRanks>(tile.num_rows, x, padded, weights + j * padded, padded,
                                       padded, tile.h, first + j, k == 0);
         }
+        if (j < ranks) ahead.ask(i, j);
         for (; j < ranks; ++j) {
           dot_rows<float, 1>(tile.num_rows, x, padded, weights + j * padded, padded, padded, tile.h,
                              first + j, k == 0);
