@@ -119,4 +119,3 @@ S(PoolOptions) M(PoolOptions, num_slots) M(PoolOptions, max_rank) M(PoolOptions,
 S(PoolStats) M(PoolStats, arena_bytes) M(PoolStats, arena_in_use) M(PoolStats, weight_bytes)
   M(PoolStats, table_bytes) M(PoolStats, num_resident) M(PoolStats, num_pinned)
   M(PoolStats, num_loads) M(PoolStats, num_evictions)
-/* clang-format on */

@@ -164,8 +164,8 @@ __attribute__((target("f16c"))) std::uint16_t hardware_half(float value) {
 }  // namespace
 
 TEST_CASE("narrowing to half agrees with the processor") {
-  if (!__builtin_cpu_supports("f16c")) {
-    MESSAGE("skipped: this processor has no F16C");
+  if (!__builtin_cpu_supports("avx2")) {  // clang 14 has no name for F16C, which comes with it
+    MESSAGE("skipped: this processor has no AVX2");
     return;
   }
   for (std::uint64_t bits = 0; bits < (1ull << 32); bits += 997) {
