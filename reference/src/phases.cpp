@@ -47,9 +47,12 @@ std::int64_t ShrinkPhase::rank_block() const noexcept {
   const std::int64_t max_rank = std::max(table_.shape.max_rank, 1);
   const std::int64_t pieces =
       std::max<std::int64_t>(routing_.num_groups * table_.shape.num_slices, 1);
+  // With many rows each block of ranks widens all of x again: no more blocks than threads need.
+  const bool few_rows = x_.sizes[0] - routing_.num_bare <= 3 * routing_.num_groups;
+  const std::int64_t least = few_rows ? kMinRankBlock : 2 * kMinRankBlock;
+  const std::int64_t wanted = (few_rows ? kItemsPerThread : 1) * threads_;
   std::int64_t block = round_to_block(max_rank);
-  while (block > kMinRankBlock &&
-         pieces * ((max_rank + block - 1) / block) < kItemsPerThread * threads_) {
+  while (block > least && pieces * ((max_rank + block - 1) / block) < wanted) {
     block = round_to_block(block / 2);
   }
   return block;

@@ -14,7 +14,10 @@ namespace {
 constexpr int kTileRows = 3;
 constexpr int kTileVectors = 4;
 constexpr std::int64_t kTileColumns = kTileVectors * kLanes;
-constexpr std::int64_t kPanelFloats = 8192;  // 32 KB of B, widened for all rows of the block
+constexpr std::int64_t kPanelFloats = 4096;  // 16 KB of B, widened for all rows of the block
+
+// How far ahead of its use B is asked for: the hardware's prefetcher alone gets half the bandwidth.
+constexpr std::int64_t kPrefetchBytes = 2048;
 
 /// Columns of one panel: as many as fit, at least one tile.
 std::int64_t panel_columns(std::int64_t rank) noexcept {
@@ -23,10 +26,37 @@ std::int64_t panel_columns(std::int64_t rank) noexcept {
 }
 
 struct Output {
-  std::int64_t columns;  // of this tile: 1 to kTileColumns
-  const float* bias;     // from this tile's first column, or null
+  std::int64_t columns;  // from the tile's first column to the end of the block
+  const float* bias;     // from the tile's first column, or null
   bool overwrite;
 };
+
+// y + f (sum + bias) of sixteen columns from `first` on, rounded once.
+template <class TY>
+inline void finish_pair(Pair delta, F8 factor, TY* y, std::int64_t first,
+                        const Output& output) noexcept {
+  const std::int64_t left = output.columns - first;
+  const bool whole = left >= kPairLanes;
+  TY* const target = y + first;
+  if (output.bias != nullptr) {
+    const float* const at = output.bias + first;
+    Pair bias = whole ? load_pair(at) : load_pair(at, left);
+    if constexpr (kEvenOdd<TY>) bias = split_even_odd(bias);
+    delta = {add(delta.first, bias.first), add(delta.second, bias.second)};
+  }
+  Pair result;
+  if (output.overwrite) {
+    result = {mul(factor, delta.first), mul(factor, delta.second)};
+  } else {
+    const Pair old = whole ? load_pair(target) : load_pair(target, left);
+    result = {fma(factor, delta.first, old.first), fma(factor, delta.second, old.second)};
+  }
+  if (whole) {
+    store_pair(target, result);
+  } else {
+    store_pair(target, result, left);
+  }
+}
 
 // One tile of rows and columns; b is packed [rank][kTileColumns], each 16 columns in the order of
 // load_pair(const TY*).
@@ -47,72 +77,80 @@ inline void expand_tile(const float* const (&h)[kTileRows], const float (&f)[kTi
     }
   }
   for (int v = 0; v < kTileVectors; v += 2) {
-    const std::int64_t first = v * kLanes;
-    const std::int64_t left = output.columns - first;
-    if (left <= 0) return;
-    const bool whole = left >= kPairLanes;
-    Pair bias{zero8(), zero8()};
-    if (output.bias != nullptr) {
-      bias = whole ? load_pair(output.bias + first) : load_pair(output.bias + first, left);
-      if constexpr (kEvenOdd<TY>) bias = split_even_odd(bias);
-    }
+    if (v * kLanes >= output.columns) return;
     for (int m = 0; m < kRows; ++m) {
-      const F8 factor = broadcast8(f[m]);
-      Pair delta{acc[m][v], acc[m][v + 1]};
-      if (output.bias != nullptr) {
-        delta = {add(delta.first, bias.first), add(delta.second, bias.second)};
-      }
-      TY* const target = y[m] + first;
-      Pair result;
-      if (output.overwrite) {
-        result = {mul(factor, delta.first), mul(factor, delta.second)};
-      } else {
-        const Pair old = whole ? load_pair(target) : load_pair(target, left);
-        result = {fma(factor, delta.first, old.first), fma(factor, delta.second, old.second)};
-      }
-      if (whole) {
-        store_pair(target, result);
-      } else {
-        store_pair(target, result, left);
-      }
+      finish_pair(Pair{acc[m][v], acc[m][v + 1]}, broadcast8(f[m]), y[m], v * kLanes, output);
     }
   }
 }
 
+// Where a row is read and written.
+struct RowPlace {
+  const float* h;
+  float f;
+  std::int64_t y;  // elements from the slice's column 0 of row 0
+};
+
+RowPlace row_place(const ExpandBlock& block, std::int64_t i) noexcept {
+  const std::int64_t row = block.rows[i];
+  const std::int64_t h_row = block.h_rows != nullptr ? block.h_rows[i] : i;
+  const float weight = block.token_weights != nullptr ? block.token_weights[row] : 1.0f;
+  return {block.h + h_row * block.h_stride, block.scaling * weight, row * block.y_stride};
+}
+
+// Rows of y of one tile, from one column on.
+template <class TY>
+struct TileRows {
+  int num_rows;
+  const float* h[kTileRows];
+  float f[kTileRows];
+  TY* y[kTileRows];
+};
+
+template <class TY>
+TileRows<TY> tile_rows(const ExpandBlock& block, std::int64_t i, std::int64_t column) noexcept {
+  TileRows<TY> tile{};
+  tile.num_rows = static_cast<int>(std::clamp<std::int64_t>(block.num_rows - i, 0, kTileRows));
+  for (int m = 0; m < tile.num_rows; ++m) {
+    const RowPlace place = row_place(block, i + m);
+    tile.h[m] = place.h;
+    tile.f[m] = place.f;
+    tile.y[m] = static_cast<TY*>(block.y) + place.y + column;
+  }
+  return tile;
+}
+
+// `next_b` (next_bytes) is asked for meanwhile, in equal pieces a tile of rows.
 template <class TY>
 void expand_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end,
-                  const float* panel) noexcept {
-  auto* const y = static_cast<TY*>(block.y);
+                  const float* panel, const char* next_b, std::int64_t next_bytes) noexcept {
+  TileRows<TY> tile = tile_rows<TY>(block, 0, begin);
   for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
-    const int num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - i));
-    const float* h[kTileRows];
-    float f[kTileRows];
-    TY* target[kTileRows];
-    for (int m = 0; m < kTileRows; ++m) {
-      const std::int64_t at = i + std::min(m, num_rows - 1);
-      const std::int64_t row = block.rows[at];
-      h[m] = block.h + (block.h_rows != nullptr ? block.h_rows[at] : at) * block.h_stride;
-      f[m] =
-          block.token_weights != nullptr ? block.scaling * block.token_weights[row] : block.scaling;
-      target[m] = y + row * block.y_stride + begin;
-    }
+    const TileRows<TY> next = tile_rows<TY>(block, i + kTileRows, begin);
+    const std::int64_t from = next_bytes * i / block.num_rows;
+    const std::int64_t to = next_bytes * std::min(i + kTileRows, block.num_rows) / block.num_rows;
+    prefetch(next_b + from, to - from);
     for (std::int64_t c = begin; c < end; c += kTileColumns) {
-      const Output output{std::min(kTileColumns, end - c),
-                          block.bias != nullptr ? block.bias + c : nullptr, block.overwrite};
+      for (int m = 0; m < next.num_rows; ++m) {
+        prefetch(next.y[m] + (c - begin), kTileColumns * static_cast<std::int64_t>(sizeof(TY)));
+      }
+      const Output output{end - c, block.bias != nullptr ? block.bias + c : nullptr,
+                          block.overwrite};
       const float* const b = panel + (c - begin) * block.rank;
-      switch (num_rows) {
+      switch (tile.num_rows) {
         case 1:
-          expand_tile<TY, 1>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 1>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
         case 2:
-          expand_tile<TY, 2>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 2>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
         default:
-          expand_tile<TY, 3>(h, f, target, b, block.rank, output);
+          expand_tile<TY, 3>(tile.h, tile.f, tile.y, b, block.rank, output);
           break;
       }
-      for (int m = 0; m < kTileRows; ++m) target[m] += kTileColumns;
+      for (int m = 0; m < tile.num_rows; ++m) tile.y[m] += kTileColumns;
     }
+    tile = next;
   }
 }
 
@@ -136,6 +174,56 @@ void pack_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end) 
   }
 }
 
+// Sixteen columns of y, eight j at a time, as load_pair(const TY*) orders them.
+template <class TY, class TB>
+inline Pair one_row_pair(const float* h, const TB* b, std::int64_t b_stride, std::int64_t columns,
+                         std::int64_t rank) noexcept {
+  constexpr std::int64_t kStep = kEvenOdd<TY> ? 2 : 1;
+  constexpr std::int64_t kSkip = kEvenOdd<TY> ? 1 : kLanes;
+  Pair sum{zero8(), zero8()};
+  std::int64_t j = 0;
+  if (columns >= kPairLanes) {
+    for (; j + 8 <= rank; j += 8) {
+      F8 first[8];
+      F8 second[8];
+      load_8x8(b + j, kStep * b_stride, first);
+      for (int i = 0; i < 8; ++i) sum.first = fma(broadcast8(h[j + i]), first[i], sum.first);
+      load_8x8(b + kSkip * b_stride + j, kStep * b_stride, second);
+      for (int i = 0; i < 8; ++i) sum.second = fma(broadcast8(h[j + i]), second[i], sum.second);
+    }
+  }
+  const std::int64_t valid = std::min<std::int64_t>(columns, kPairLanes);
+  const std::int64_t of_first =
+      kEvenOdd<TY> ? (valid + 1) / 2 : std::min<std::int64_t>(valid, kLanes);
+  for (; j < rank; ++j) {
+    float first[kLanes];
+    float second[kLanes];
+    pack_any(b + j, kStep * b_stride, of_first, 1, first, kLanes);
+    pack_any(b + kSkip * b_stride + j, kStep * b_stride, valid - of_first, 1, second, kLanes);
+    sum.first = fma(broadcast8(h[j]), load8(first), sum.first);
+    sum.second = fma(broadcast8(h[j]), load8(second), sum.second);
+  }
+  return sum;
+}
+
+// One row: B streams by and is never stored widened.
+template <class TY, class TB>
+void expand_one_row(const ExpandBlock& block) noexcept {
+  const auto* const b = static_cast<const TB*>(block.b);
+  const RowPlace place = row_place(block, 0);
+  const F8 factor = broadcast8(place.f);
+  auto* const y = static_cast<TY*>(block.y) + place.y;
+  const auto bytes = block.b_stride * static_cast<std::int64_t>(kPairLanes * sizeof(TB));
+  for (std::int64_t c = block.column_begin; c < block.column_end; c += kPairLanes) {
+    const TB* const weights = b + c * block.b_stride;
+    prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes, bytes);
+    const Output output{block.column_end - c, block.bias != nullptr ? block.bias + c : nullptr,
+                        block.overwrite};
+    const Pair sum = one_row_pair<TY>(place.h, weights, block.b_stride, output.columns, block.rank);
+    finish_pair(sum, factor, y + c, 0, output);
+  }
+}
+
 }  // namespace
 
 std::int64_t expand_scratch_floats(std::int64_t max_rank) noexcept {
@@ -143,13 +231,22 @@ std::int64_t expand_scratch_floats(std::int64_t max_rank) noexcept {
 }
 
 void expand_block(const ExpandBlock& block) noexcept {
+  if (block.num_rows == 1) {
+    with_element(block.y_dtype, [&]<class TY>(const TY*) {
+      with_element(block.b_dtype, [&]<class TB>(const TB*) { expand_one_row<TY, TB>(block); });
+    });
+    return;
+  }
   const std::int64_t width = block.num_rows <= kTileRows ? kTileColumns : panel_columns(block.rank);
   for (std::int64_t begin = block.column_begin; begin < block.column_end; begin += width) {
     const std::int64_t end = std::min(begin + width, block.column_end);
     with_element(block.y_dtype, [&]<class TY>(const TY*) {
       with_element(block.b_dtype,
                    [&]<class TB>(const TB*) { pack_panel<TY, TB>(block, begin, end); });
-      expand_panel<TY>(block, begin, end, block.scratch);
+      const std::int64_t b_row = block.b_stride * static_cast<std::int64_t>(size_of(block.b_dtype));
+      expand_panel<TY>(block, begin, end, block.scratch,
+                       static_cast<const char*>(block.b) + end * b_row,
+                       (std::min(end + width, block.column_end) - end) * b_row);
     });
   }
 }

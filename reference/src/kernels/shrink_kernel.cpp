@@ -15,16 +15,27 @@ constexpr int kTileRanks = 4;
 constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
 constexpr std::int64_t kFewRows = 3;     // up to here, A is widened in registers
 
+// What a tile asks for while it computes: `step` bytes further for each sixteen k. Evenly spread,
+// since a burst would fill the processor's queue of misses and stop the tile.
+struct Ahead {
+  const char* p = nullptr;
+  std::int64_t step = 0;
+};
+
 // sums[m][n] = sum over k of x[m][k] a[n][k]; x is widened and padded to a multiple of 16.
 template <class TA, int kRows, int kRanks>
 inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::int64_t a_stride,
-                     std::int64_t size, float (&sums)[kRows][kRanks]) noexcept {
+                     std::int64_t size, Ahead ahead, float (&sums)[kRows][kRanks]) noexcept {
   F8 acc[kRows][kRanks];
   for (int m = 0; m < kRows; ++m) {
     for (int n = 0; n < kRanks; ++n) acc[m][n] = zero8();
   }
   std::int64_t k = 0;
   for (; k + kPairLanes <= size; k += kPairLanes) {
+    if constexpr (std::is_same_v<TA, float>) {
+      __builtin_prefetch(ahead.p);
+      ahead.p += ahead.step;
+    }
     if constexpr (kEvenOdd<TA>) {
       for (int n = 0; n < kRanks; ++n) {
         const Pair weight = load_pair(a + n * a_stride + k);
@@ -63,10 +74,10 @@ inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::in
 // Adds one chunk's sums to a tile of h, or sets them.
 template <class TA, int kRows, int kRanks>
 inline void dot_chunk(const float* x, std::int64_t x_stride, const TA* a, std::int64_t a_stride,
-                      std::int64_t size, float* const (&h)[kTileRows], std::int64_t j,
-                      bool first) noexcept {
+                      std::int64_t size, float* const (&h)[kTileRows], std::int64_t j, bool first,
+                      Ahead ahead = {}) noexcept {
   float sums[kRows][kRanks];
-  dot_tile<TA, kRows, kRanks>(x, x_stride, a, a_stride, size, sums);
+  dot_tile<TA, kRows, kRanks>(x, x_stride, a, a_stride, size, ahead, sums);
   for (int m = 0; m < kRows; ++m) {
     for (int n = 0; n < kRanks; ++n) {
       float& target = h[m][j + n];
@@ -78,14 +89,14 @@ inline void dot_chunk(const float* x, std::int64_t x_stride, const TA* a, std::i
 template <class TA, int kRanks>
 inline void dot_rows(int num_rows, const float* x, std::int64_t x_stride, const TA* a,
                      std::int64_t a_stride, std::int64_t size, float* const (&h)[kTileRows],
-                     std::int64_t j, bool first) noexcept {
+                     std::int64_t j, bool first, Ahead ahead = {}) noexcept {
   switch (num_rows) {
     case 1:
-      return dot_chunk<TA, 1, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+      return dot_chunk<TA, 1, kRanks>(x, x_stride, a, a_stride, size, h, j, first, ahead);
     case 2:
-      return dot_chunk<TA, 2, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+      return dot_chunk<TA, 2, kRanks>(x, x_stride, a, a_stride, size, h, j, first, ahead);
     default:
-      return dot_chunk<TA, 3, kRanks>(x, x_stride, a, a_stride, size, h, j, first);
+      return dot_chunk<TA, 3, kRanks>(x, x_stride, a, a_stride, size, h, j, first, ahead);
   }
 }
 
@@ -142,6 +153,29 @@ void few_rows(const ShrinkBlock& block) noexcept {
   }
 }
 
+// The row of x that rank tile `tile` of the rows from i on asks for: one of the next rows.
+template <class TX>
+Ahead next_row(const ShrinkBlock& block, std::int64_t i, std::int64_t tile,
+               std::int64_t k) noexcept {
+  const std::int64_t next = i + kTileRows + tile;
+  if (tile >= kTileRows || next >= block.num_rows)
+    return {reinterpret_cast<const char*>(block.scratch), 0};
+  const TX* const row = static_cast<const TX*>(block.x) + block.rows[next] * block.x_stride + k;
+  return {reinterpret_cast<const char*>(row), kPairLanes * static_cast<std::int64_t>(sizeof(TX))};
+}
+
+// Asks for a share of the next chunk of A: all of it in the course of the rows.
+template <class TA>
+void ask_weights(const ShrinkBlock& block, std::int64_t first, std::int64_t ranks, std::int64_t k,
+                 std::int64_t i) noexcept {
+  const std::int64_t size = std::min(kShrinkChunk, block.in - k);
+  const std::int64_t last = std::min(i + kTileRows, block.num_rows);
+  const auto* const a = static_cast<const TA*>(block.a) + k;
+  for (std::int64_t j = ranks * i / block.num_rows; j < ranks * last / block.num_rows; ++j) {
+    prefetch(a + (first + j) * block.a_stride, size * static_cast<std::int64_t>(sizeof(TA)));
+  }
+}
+
 // Many rows: a chunk of A is widened once for all of them.
 template <class TX, class TA>
 void many_rows(const ShrinkBlock& block) noexcept {
@@ -159,10 +193,12 @@ void many_rows(const ShrinkBlock& block) noexcept {
       for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
         const RowTile tile = row_tile(block, i);
         widen_rows<TX, TA>(block, i, tile.num_rows, k, size, x, padded);
+        if (k + size < block.in) ask_weights<TA>(block, first, ranks, k + size, i);
         std::int64_t j = 0;
         for (; j + kTileRanks <= ranks; j += kTileRanks) {
           dot_rows<float, kTileRanks>(tile.num_rows, x, padded, weights + j * padded, padded,
-                                      padded, tile.h, first + j, k == 0);
+                                      padded, tile.h, first + j, k == 0,
+                                      next_row<TX>(block, i, j / kTileRanks, k));
         }
         for (; j < ranks; ++j) {
           dot_rows<float, 1>(tile.num_rows, x, padded, weights + j * padded, padded, padded, tile.h,

@@ -45,20 +45,16 @@ inline void transpose_8x8(F8 (&r)[8]) noexcept {
   }
 }
 
-// Eight columns, eight j.
+/// out[j] = b[c * b_stride + j] of eight columns c, for eight j.
 template <class TB>
-inline void pack_8x8(const TB* b, std::int64_t b_stride, float* destination,
-                     std::int64_t stride) noexcept {
-  F8 r[8];
-  for (int c = 0; c < 8; ++c) r[c] = load8(b + c * b_stride);
-  transpose_8x8(r);
-  for (int j = 0; j < 8; ++j) store8(destination + j * stride, r[j]);
+inline void load_8x8(const TB* b, std::int64_t b_stride, F8 (&out)[8]) noexcept {
+  for (int c = 0; c < 8; ++c) out[c] = load8(b + c * b_stride);
+  transpose_8x8(out);
 }
 
 // Pairs of bfloat16 are moved as 32-bit words, and split into two vectors of floats at the end: a
 // quarter of the shuffles.
-inline void pack_8x8(const BFloat16* b, std::int64_t b_stride, float* destination,
-                     std::int64_t stride) noexcept {
+inline void load_8x8(const BFloat16* b, std::int64_t b_stride, F8 (&out)[8]) noexcept {
   __m256i r[4];
   for (int c = 0; c < 4; ++c) {
     const auto* const low = reinterpret_cast<const __m128i*>(b + c * b_stride);
@@ -74,18 +70,18 @@ inline void pack_8x8(const BFloat16* b, std::int64_t b_stride, float* destinatio
                             _mm256_unpacklo_epi64(t1, t3), _mm256_unpackhi_epi64(t1, t3)};
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   for (int p = 0; p < 4; ++p) {
-    store8(destination + 2 * p * stride, _mm256_castsi256_ps(_mm256_slli_epi32(pairs[p], 16)));
-    store8(destination + (2 * p + 1) * stride,
-           _mm256_castsi256_ps(_mm256_and_si256(pairs[p], upper)));
+    out[2 * p] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs[p], 16));
+    out[2 * p + 1] = _mm256_castsi256_ps(_mm256_and_si256(pairs[p], upper));
   }
 }
 
 #else
 
 template <class TB>
-inline void pack_8x8(const TB* b, std::int64_t b_stride, float* destination,
-                     std::int64_t stride) noexcept {
-  pack_any(b, b_stride, kLanes, kLanes, destination, stride);
+inline void load_8x8(const TB* b, std::int64_t b_stride, F8 (&out)[8]) noexcept {
+  float packed[8 * kLanes];
+  pack_any(b, b_stride, kLanes, 8, packed, kLanes);
+  for (int j = 0; j < 8; ++j) out[j] = load8(packed + j * kLanes);
 }
 
 #endif
@@ -97,7 +93,9 @@ void pack_columns(const TB* b, std::int64_t b_stride, std::int64_t columns, std:
   std::int64_t j = 0;
   if (columns == kLanes) {
     for (; j + kLanes <= rank; j += kLanes) {
-      pack_8x8(b + j, b_stride, destination + j * stride, stride);
+      F8 rows[8];
+      load_8x8(b + j, b_stride, rows);
+      for (int i = 0; i < 8; ++i) store8(destination + (j + i) * stride, rows[i]);
     }
   }
   pack_any(b + j, b_stride, columns, rank - j, destination + j * stride, stride);
