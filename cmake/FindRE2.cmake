@@ -1,5 +1,5 @@
-# RE2::RE2 from RE2's own package file where the distribution ships one, else by looking for header and
-# library: Debian 12 ships neither a package file nor absl-free link lines that CMake could read.
+# RE2::RE2 from RE2's own package file where there is one, else by looking for header and library: the
+# packages of Debian and Ubuntu carry no CMake files.
 find_package(re2 CONFIG QUIET)
 if(TARGET re2::re2)
   set(RE2_LIBRARY re2::re2)
