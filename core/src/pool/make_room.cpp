@@ -1,6 +1,7 @@
 // Publishing a deferred load: victims are evicted, and their memory is written after their steps.
 #include <utility>
 
+#include "guard.hpp"
 #include "pool/state.hpp"
 #include "pool/upload.hpp"
 
@@ -96,7 +97,7 @@ Status PoolState::make_room(Load& load, std::span<const Stream> streams) {
 }
 
 Status PoolState::upload_deferred(Load& load) {
-  Status status = send(load);
+  Status status = guarded([&] { return send(load); });
   if (!status.ok()) {
     abandon(load);
     return status;

@@ -1,6 +1,7 @@
 // prepare: check, reserve, convert, enqueue the upload.
 #include <algorithm>
 
+#include "guard.hpp"
 #include "pool/state.hpp"
 #include "pool/upload.hpp"
 
@@ -24,9 +25,12 @@ Status PoolState::prepare(std::span<const AdapterBinding> bindings, Stream strea
                           static_cast<unsigned long long>(arena_.bytes()));
   }
   if (Status status = reserve(load); !status.ok()) return status;
-  Status status = load.phase == Load::Phase::deferred
-                      ? keep_on_host(load.plan, layout_, load.host_copy)
-                      : send(load);
+  // Host memory may run out half-way: what is reserved returns all the same.
+  Status status = guarded([&]() -> Status {
+    if (load.phase == Load::Phase::deferred)
+      return keep_on_host(load.plan, layout_, load.host_copy);
+    return send(load);
+  });
   if (!status.ok()) abandon(load);
   return status;
 }

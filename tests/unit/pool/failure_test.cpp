@@ -53,7 +53,9 @@ TEST_CASE("failure: any call of the upload that fails leaves the pool as it was"
                {FakeCall::record, 0},
                {FakeCall::record, 1},
                {FakeCall::record, 2}};
-  for (const auto& [call, skip] : calls) {
+  for (const auto& failing : calls) {
+    const FakeCall call = failing.call;
+    const int skip = failing.skip;
     CAPTURE(static_cast<int>(call));
     CAPTURE(skip);
     Setup setup(1, 3 * kOne);
@@ -77,7 +79,9 @@ TEST_CASE("failure: a switch that is not enqueued leaves the pool as it was, and
     int skip;
   } before[] = {
       {FakeCall::record, 0}, {FakeCall::wait, 0}, {FakeCall::wait, 1}, {FakeCall::copy, 0}};
-  for (const auto& [call, skip] : before) {
+  for (const auto& failing : before) {
+    const FakeCall call = failing.call;
+    const int skip = failing.skip;
     CAPTURE(static_cast<int>(call));
     CAPTURE(skip);
     Setup setup(1, 3 * kOne);
@@ -101,7 +105,9 @@ TEST_CASE("failure: a switch that was enqueued goes through by waiting on the ho
     FakeCall call;
     int skip;
   } after[] = {{FakeCall::record, 1}, {FakeCall::wait, 2}};
-  for (const auto& [call, skip] : after) {
+  for (const auto& failing : after) {
+    const FakeCall call = failing.call;
+    const int skip = failing.skip;
     CAPTURE(static_cast<int>(call));
     Setup setup(1, 3 * kOne);
     setup.load(kOld);

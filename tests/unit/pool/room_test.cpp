@@ -269,6 +269,25 @@ TEST_CASE("arena: a deferred load's upload waits for steps that read the victim"
   CHECK(in_flight.row_is(0, &kSpecs[0]));
 }
 
+TEST_CASE("arena: what a victim leaves over is not given away before its steps have run") {
+  const AdapterSpec large{.id = 20, .rank = 8}, little{.id = 21, .rank = 2};
+  Setup setup(2, arena_bytes_of(large));
+  const auto a = setup.load(large);
+  REQUIRE(setup.step.synchronize().ok());
+  setup.backend.hold(setup.step);
+  Step in_flight(setup.backend, setup.pool, {a.slot});
+  REQUIRE(in_flight.enqueue(setup.step).ok());
+  auto pending = setup.prepare(little);
+  REQUIRE(pending.ok());
+  const auto b = setup.publish(*pending);
+  REQUIRE(b.ok());
+  CHECK(setup.pool.stats().arena_in_use == arena_bytes_of(large));
+  setup.backend.release(setup.step);
+  CHECK(setup.shows(*b, little));
+  CHECK(in_flight.row_is(0, &large));
+  CHECK(setup.pool.stats().arena_in_use == arena_bytes_of(little));
+}
+
 TEST_CASE("arena: memory of the evicted that is on its way back is waited for, not evicted twice") {
   Setup setup(3, 2 * kOne);
   const auto a = setup.load(kSpecs[0]);

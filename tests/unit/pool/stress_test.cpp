@@ -14,11 +14,7 @@ using namespace rankfold::testing;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr int kNumLoads = 2000;
-#else
-constexpr int kNumLoads = 10000;
-#endif
+constexpr int kNumLoads = 5000;
 constexpr int kNumSlots = 6;
 constexpr int kNumStepThreads = 2;
 constexpr int kRowsPerStep = 4;
