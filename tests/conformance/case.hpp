@@ -61,6 +61,7 @@ void add_embedding_cases(CaseList& list);
 void add_isolation_cases(CaseList& list);
 void add_step_cases(CaseList& list);
 void add_invariance_cases(CaseList& list);
+void add_table_cases(CaseList& list);
 void add_refusal_cases(CaseList& list);
 
 }  // namespace rankfold::conformance

@@ -131,6 +131,7 @@ const std::vector<Case>& all_cases() {
     add_isolation_cases(list);
     add_step_cases(list);
     add_invariance_cases(list);
+    add_table_cases(list);
     add_refusal_cases(list);
     return table;
   }();

@@ -39,7 +39,10 @@ HostTensor as_tensor(const std::vector<T>& values) {
 DeviceCall::DeviceCall(LoraBackend& backend, const HostCall& call)
     : backend_(backend), call_(call) {}
 
-DeviceCall::~DeviceCall() { poison_guards(false); }
+DeviceCall::~DeviceCall() {
+  if (last_stream_.handle != nullptr) (void)backend_.synchronize(last_stream_);
+  poison_guards(false);
+}
 
 DeviceCall::Index DeviceCall::add(GuardedImage image) {
   Piece piece{std::move(image), used_};
@@ -234,6 +237,7 @@ CallArguments DeviceCall::arguments(Stream stream) const {
 }
 
 Status DeviceCall::transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host) {
+  last_stream_ = stream;
   return kind == CopyKind::host_to_device
              ? backend_.copy(buffer_.data(), host.data(), host.size(), kind, stream)
              : backend_.copy(host.data(), buffer_.data(), host.size(), kind, stream);
@@ -321,6 +325,7 @@ Status DeviceCall::update(const HostAddressing& addressing, Stream stream) {
 }
 
 Status DeviceCall::run(Stream stream, const CallOptions& options) {
+  last_stream_ = stream;
   if (call_.op == Op::group_tokens) {
     const CallArguments own = arguments(stream);
     return launch(backend_, own, &grouped_);

@@ -38,7 +38,8 @@ struct CallOutcome {
   std::string damage;  ///< memory that was written where nothing may write
 };
 
-/// One call's memory on the backend. Not movable: arguments point into it.
+/// One call's memory on the backend. Not movable: arguments point into it. Waits for its stream
+/// when it goes, so the stream must outlive it.
 class DeviceCall {
  public:
   DeviceCall(LoraBackend& backend, const testing::HostCall& call);
@@ -97,6 +98,7 @@ class DeviceCall {
   std::vector<std::byte> host_;  ///< what is uploaded
   std::size_t used_ = 0;
   Buffer buffer_;
+  Stream last_stream_;  ///< whose work may still use host_ and buffer_
   LoraAddressing grouped_;
 };
 

@@ -150,16 +150,29 @@ double smallest_factor(const HostCall& call) {
   return smallest * weight;
 }
 
-// Multiples of the grid; for every third element the first of a few that makes the sum a tie.
-double exact_y(const Source& source, std::int64_t i, double grid, DType dtype, double delta) {
-  double first = 0;
-  for (std::int64_t attempt = 0; attempt < 16; ++attempt) {
-    const double candidate = source.integer(i + (attempt << 40), 64, 1) * grid;
-    if (attempt == 0) first = candidate;
-    if (i % 3 != 0 || dtype == DType::f32) break;
-    if (is_tie(dtype, candidate + delta)) return candidate;
+// y so that y + delta lies in the middle of two neighbours: with L the lowest bit of delta, sums
+// are odd multiples of L where the distance of neighbours is 2 L. 0 where that does not fit.
+double tie_y(const Source& source, std::int64_t i, DType dtype, double delta) {
+  if (delta == 0) return 0;
+  double lowest = std::ldexp(1.0, std::ilogb(delta));
+  while (std::fmod(delta, lowest) != 0) lowest /= 2;
+  const double binade = lowest * (dtype == DType::f16 ? 2048 : 256);
+  for (std::int64_t attempt = 0; attempt < 8; ++attempt) {
+    const double place = 1.5 + 0.4 * source.unit(i + ((attempt + 1) << 40));
+    const double odd = 2 * std::floor(place * binade / (2 * lowest)) + 1;
+    const double y = (attempt % 2 == 0 ? odd : -odd) * lowest - delta;
+    if (round_to(dtype, y) == y && std::isfinite(round_to(dtype, y + delta)) &&
+        is_tie(dtype, y + delta)) {
+      return y;
+    }
   }
-  return first == 0 ? 0.0 : first;
+  return 0;
+}
+
+// Multiples of the grid; every third makes a tie where it can.
+double exact_y(const Source& source, std::int64_t i, double grid, DType dtype, double delta) {
+  const double tie = i % 3 == 0 && dtype != DType::f32 ? tie_y(source, i, dtype, delta) : 0;
+  return tie != 0 ? tie : source.integer(i, 64, 1) * grid + 0.0;
 }
 
 void fill_y(HostCall& call, Fill fill, std::uint64_t seed, OracleResult& oracle) {
