@@ -23,8 +23,12 @@ std::vector<serving::AdapterSource> choose_adapters(const Options& options) {
   // The built-in adapters were trained on the built-in model: another one gets the user's alone.
   if (!options.adapters.empty() || options.model) return options.adapters;
   std::vector<serving::AdapterSource> sources;
-  for (const Task& task : all_tasks())
-    if (*task.name != '\0') sources.push_back({task.name, options.data / "adapters" / task.name});
+  for (const Task& task : all_tasks()) {
+    const std::string name = task.name;
+    const bool is_guest = name != task.folder;  // plays in the demonstration only
+    if (name.empty() || (is_guest && !options.is_demo())) continue;
+    sources.push_back({name, options.data / "adapters" / task.folder});
+  }
   return sources;
 }
 

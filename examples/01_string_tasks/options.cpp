@@ -21,7 +21,6 @@ constexpr const char* kFooter =
     "                                            a model and a PEFT adapter of your own\n\n"
     "Prompts are bytes as token ids (no tokenizer): byte-level models answer best.";
 
-// "NAME=DIR", the folder alone being its own name.
 serving::AdapterSource parse_adapter(const std::string& text) {
   const std::size_t equal = text.find('=');
   if (equal == 0 || equal == std::string::npos || equal + 1 == text.size())
@@ -37,16 +36,18 @@ std::optional<Options> parse_options(int argc, const char* const* argv, int& exi
   std::string model;
   std::vector<std::string> adapters;
 
-  CLI::App app(kAbout);
+  CLI::App app(kAbout, "string_tasks");
   app.footer(kFooter);
   app.set_help_flag("-h,--help", "Show this text");
   app.add_option("--backend", options.backend,
-                 "What computes the deltas: auto, reference (the CPU), or NAME:DEVICE\n"
-                 "(default: the variable RANKFOLD_BACKEND, else auto)");
+                 "What computes the deltas: auto, reference (the CPU), cuda:1, ...\n"
+                 "(default: the variable RANKFOLD_BACKEND, else auto)")
+      ->type_name("NAME");
   app.add_option("--slots", options.num_slots,
                  "Adapters resident at once; with fewer slots than adapters they\n"
                  "replace each other")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("N")
       ->capture_default_str();
   app.add_option("--prompt", options.prompts, "A prompt of your own (repeatable)")
       ->type_name("TEXT")
@@ -57,19 +58,24 @@ std::optional<Options> parse_options(int argc, const char* const* argv, int& exi
       ->allow_extra_args(false);
   app.add_option("--model", model, "A model of your own: a LlamaForCausalLM folder")
       ->type_name("DIR")
-      ->check(CLI::ExistingDirectory);
+      ->check(CLI::Validator(CLI::ExistingDirectory).description(""));
   app.add_option("--new-tokens", options.new_tokens, "Longest answer, in tokens")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->type_name("N")
       ->capture_default_str();
   app.add_flag("--steps", options.steps, "Print what every step holds");
   app.add_option("--data", options.data, "Where the built-in model and adapters are")
       ->type_name("DIR")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
+      ->check(CLI::Validator(CLI::ExistingDirectory).description(""));
 
   try {
     app.parse(argc, argv);
-    for (const std::string& text : adapters) options.adapters.push_back(parse_adapter(text));
+    for (const std::string& text : adapters) {
+      options.adapters.push_back(parse_adapter(text));
+      for (std::size_t i = 0; i + 1 < options.adapters.size(); ++i)
+        if (options.adapters[i].name == options.adapters.back().name)
+          throw CLI::ValidationError("--adapter", "names " + options.adapters[i].name + " twice");
+    }
     if (!model.empty()) options.model = model;
     if (options.model && options.prompts.empty())
       throw CLI::ValidationError("--model", "needs at least one --prompt");

@@ -16,7 +16,7 @@ struct Options {
   std::optional<std::filesystem::path> model;
   std::vector<serving::AdapterSource> adapters;  ///< the user's own
   std::vector<std::string> prompts;
-  std::int32_t num_slots = 3;
+  std::int32_t num_slots = 4;
   std::int64_t new_tokens = 16;
   bool steps = false;
 

@@ -10,12 +10,12 @@ namespace {
 
 std::string shown(const std::string& adapter) { return adapter.empty() ? "(base)" : adapter; }
 
-// Control characters of a prompt or an answer would spoil the table.
+// Bytes that are no printable ASCII would spoil the table, or the terminal.
 std::string printable(const std::string& text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 32 && byte != 127) {
+    if (byte >= 32 && byte < 127) {
       out.push_back(c);
     } else {
       char escape[8];
@@ -59,9 +59,10 @@ int print_table(const std::vector<serving::Request>& requests,
   const auto line = [&](const std::string& prompt, const std::string& adapter,
                         const std::string& steps, const std::string& answer,
                         const std::string& mark) {
-    std::printf("  %-*s  %-*s  %-8s  %-*s  %s\n", width(prompt_width), prompt.c_str(),
+    std::printf("  %-*s  %-*s  %-8s  %-*s%s%s\n", width(prompt_width), prompt.c_str(),
                 width(adapter_width), adapter.c_str(), steps.c_str(),
-                width(mark.empty() ? 0 : answer_width), answer.c_str(), mark.c_str());
+                width(mark.empty() ? 0 : answer_width), answer.c_str(), mark.empty() ? "" : "  ",
+                mark.c_str());
   };
 
   line("prompt", "adapter", "steps", "answer", verdict ? "right?" : "");

@@ -11,12 +11,13 @@ namespace string_tasks {
 
 /// One task: the adapter trained for it, and its definition.
 struct Task {
-  const char* name;  ///< folder below data/adapters; "" is the bare base, which copies
-  const char* what;
+  const char* name;    ///< as requests name the adapter; "" is the bare base, which copies
+  const char* folder;  ///< below data/adapters
   std::string (*solve)(const std::string& input);
 };
 
-/// copy (the bare base), reverse, upper, sort, rot13.
+/// copy (the bare base), reverse, upper, sort, rot13, and guest: a second customer with the weights
+/// of rot13, which are an adapter of their own all the same.
 std::span<const Task> all_tasks();
 /// The task of an adapter's name. Throws std::invalid_argument.
 const Task& task_of(const std::string& adapter);
@@ -29,8 +30,8 @@ std::string right_answer(const Task& task, const std::string& prompt);
 /// Inputs of different lengths.
 std::span<const char* const> inputs();
 
-/// A request a step. In the first half upper is busy and rot13 unknown; halfway upper's requests
-/// end and rot13's begin, while base, reverse and sort go on.
+/// A request a step. In the first half base, reverse, upper, sort and rot13 share the batch;
+/// halfway upper's requests end and guest's begin, while the others go on.
 std::vector<serving::Request> demo_requests();
 
 }  // namespace string_tasks

@@ -13,7 +13,7 @@ namespace {
 std::vector<std::string> task_adapters() {
   std::vector<std::string> names;
   for (const string_tasks::Task& task : string_tasks::all_tasks())
-    if (*task.name != '\0') names.push_back(task.name);
+    if (*task.name != '\0' && task.name == std::string(task.folder)) names.push_back(task.name);
   return names;
 }
 
@@ -53,6 +53,7 @@ TEST_CASE("golden tasks: every answer is the one that PEFT gave, and the task's 
   std::vector<serving::Request> requests;
   std::vector<std::string> answers_of_peft;
   for (const string_tasks::Task& task : string_tasks::all_tasks()) {
+    if (task.name != std::string(task.folder)) continue;  // the guest is one of the others again
     const auto& outputs =
         *task.name == '\0' ? expected["base_outputs"] : expected["adapters"][task.name]["outputs"];
     for (std::size_t i = 0; i < prompts.size(); ++i) {

@@ -69,12 +69,13 @@ AdapterStore::AdapterStore(rankfold::LoraBackend& backend,
           rank = std::max(rank, largest_rank(entry.adapter));
           bytes = std::max(bytes, arena_bytes(entry.adapter));
         }
+        const std::uint64_t most = std::min(entries_.size(), static_cast<std::size_t>(num_slots));
         const rankfold::PoolOptions options{
             .num_slots = num_slots,
             .max_rank = rank,
-            // One more than there are slots: while an adapter arrives, the memory of the one that
+            // One more than can be resident: while an adapter arrives, the memory of the one that
             // it replaces may still be read by the step before.
-            .arena_bytes = bytes * (static_cast<std::uint64_t>(num_slots) + 1),
+            .arena_bytes = bytes * (most + 1),
             .a_dtype = rankfold::DType::f32,
             .b_dtype = rankfold::DType::f32,
             .x_dtype = rankfold::DType::f32,

@@ -28,8 +28,8 @@ struct Answer {
 };
 
 struct SchedulerOptions {
-  std::int64_t max_rows = 64;    ///< tokens in one step; a long prompt takes several steps
-  std::int64_t max_running = 8;  ///< requests that hold a KV cache at once
+  std::int64_t max_rows = 64;     ///< tokens in one step; a long prompt takes several steps
+  std::int64_t max_running = 12;  ///< requests that hold a KV cache at once
 };
 
 /// What a step did, for those who watch.
