@@ -55,6 +55,7 @@ int list_cases(const CheckOptions& options, Output& out) {
     return kExitOk;
   }
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(cases.size());
   for (const CaseInfo& info : cases) rows.push_back({info.name, info.about});
   out.write(table(rows));
   return kExitOk;
