@@ -16,6 +16,7 @@ rule_of() {
     tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
     tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^((doctest|nlohmann)/|immintrin\.h$)' ;;
     tests/golden/*) roots="core/include reference/include tests tests/support examples/01_string_tasks" external='^(doctest|nlohmann)/' ;;
+    tests/conformance/thread_counts_test.cpp) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
     tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
     tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
@@ -29,7 +30,7 @@ rule_of() {
 }
 
 standard='^[a-z_0-9]+$'
-posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib)\.h$'
+posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib|stddef|stdint)\.h$'
 
 num_files=0 num_includes=0 num_broken=0
 broken() {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "command.hpp"
 #include "cold_layers.hpp"
+#include "command.hpp"
 #include "row_check.hpp"
 
 namespace rankfold::tools {

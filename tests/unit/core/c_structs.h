@@ -300,7 +300,7 @@ typedef struct {
   int64_t in, out;
   int32_t a_dtype, b_dtype;
   int64_t bytes;
-  int32_t is_parameter, reserved;
+  int32_t is_parameter, num_experts;
 } C_AdapterModule;
 typedef struct {
   int32_t num_slots, max_rank;
