@@ -14,7 +14,8 @@ namespace {
 constexpr int kTileRows = 3;
 constexpr int kTileVectors = 4;
 constexpr std::int64_t kTileColumns = kTileVectors * kLanes;
-constexpr std::int64_t kPanelFloats = 4096;  // 16 KB of B, widened for all rows of the block
+constexpr std::int64_t kPanelFloats = 8192;  // 32 KB of B, widened for all rows of the block
+constexpr std::int64_t kMaxPanelTiles = 8;
 
 // How far ahead of its use B is asked for: the hardware's prefetcher alone gets half the bandwidth.
 constexpr std::int64_t kPrefetchBytes = 2048;
@@ -22,7 +23,7 @@ constexpr std::int64_t kPrefetchBytes = 2048;
 /// Columns of one panel: as many as fit, at least one tile.
 std::int64_t panel_columns(std::int64_t rank) noexcept {
   const std::int64_t columns = kPanelFloats / std::max<std::int64_t>(rank, 1);
-  return std::clamp<std::int64_t>(columns / kTileColumns, 1, 16) * kTileColumns;
+  return std::clamp<std::int64_t>(columns / kTileColumns, 1, kMaxPanelTiles) * kTileColumns;
 }
 
 struct Output {
