@@ -106,7 +106,30 @@ Outcome run_replays(Session& session, const CallSpec& spec, int replays) {
   return {};
 }
 
-// Inputs arrive late on the same stream: behind a large fill and a first, wrong, content.
+// Sets the dense x, ids or h that the operation reads to zeros: legal, but not what it should read.
+Status clear_input(LoraBackend& backend, const DeviceCall& device, Stream stream) {
+  const CallArguments arguments = device.arguments(stream);
+  const auto clear = [&](const ConstTensorView& view) {
+    const std::int64_t count = view.sizes[0] * (view.num_dims == 2 ? view.sizes[1] : 1);
+    return backend.fill(const_cast<void*>(view.data), 0,
+                        static_cast<std::size_t>(count) * size_of(view.dtype), stream);
+  };
+  return std::visit(
+      [&](const auto& args) -> Status {
+        if constexpr (requires { args.x; }) return clear(args.x);
+        if constexpr (requires { args.ids; }) return clear(args.ids);
+        if constexpr (requires {
+                        args.h;
+                        args.y;
+                      }) {
+          return clear(args.h);
+        }
+        return {};
+      },
+      arguments.args);
+}
+
+// Inputs arrive late on the same stream, behind a large fill; before, there are others.
 Outcome run_behind_producer(Session& session, const CallSpec& spec) {
   for (NamedStream& named : session.streams()) {
     const Stream stream = named.stream.get();
@@ -116,6 +139,8 @@ Outcome run_behind_producer(Session& session, const CallSpec& spec) {
     if (!slow.ok()) return Outcome::fail(slow.status().message());
     DeviceCall device(session.backend(), filled.call);
     Status status = device.prepare(stream);
+    if (status.ok()) status = clear_input(session.backend(), device, stream);
+    if (status.ok()) status = session.backend().synchronize(stream);
     for (int i = 0; i < 3 && status.ok(); ++i) {
       status = session.backend().fill(slow->data(), 0xff, kSlowBytes, stream);
     }

@@ -46,11 +46,13 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 int without_backend(const std::string& name, const rankfold::Status& status) {
   const char* const required = std::getenv("RANKFOLD_REQUIRE_BACKEND");
   const bool is_required = required != nullptr && name == required;
-  std::printf("%s: %s: %s\n",
-              is_required ? "FAILED, RANKFOLD_REQUIRE_BACKEND asks for it" : "skipped",
-              name.c_str(), status.message());
   const bool may_skip = status.code() == rankfold::StatusCode::not_compiled ||
                         status.code() == rankfold::StatusCode::unavailable;
+  std::printf("%s: %s: %s\n",
+              !may_skip     ? "FAILED"
+              : is_required ? "FAILED, RANKFOLD_REQUIRE_BACKEND asks for it"
+                            : "skipped",
+              name.c_str(), status.message());
   return may_skip && !is_required ? kSkipped : 1;
 }
 
