@@ -59,13 +59,12 @@ int run(const Options& options) {
   const serving::SchedulerOptions limits;
 
   rankfold::LoraBackend& backend = choose_backend(options);
-  llama::Deltas deltas;  // of the bare base, unless there are adapters
   std::unique_ptr<serving::AdapterStore> store;
-  if (!adapters.empty()) {
+  if (!adapters.empty())
     store = std::make_unique<serving::AdapterStore>(backend, targets.specs(), adapters,
                                                     options.num_slots);
-    deltas = llama::Deltas(backend, store->tables(), limits.max_rows);
-  }
+  llama::Deltas deltas =
+      store != nullptr ? llama::Deltas(backend, store->tables(), limits.max_rows) : llama::Deltas();
 
   serving::Scheduler scheduler(model, deltas, store.get(), limits);
   const std::vector<serving::Answer> answers =

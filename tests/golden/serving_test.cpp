@@ -24,9 +24,8 @@ struct Run {
     std::vector<serving::AdapterSource> sources;
     for (const string_tasks::Task& task : string_tasks::all_tasks())
       if (*task.name != '\0') sources.push_back({task.name, kTasks / "adapters" / task.folder});
-    llama::Deltas deltas;
     serving::AdapterStore store(rankfold::backend(), targets.specs(), sources, num_slots);
-    deltas = llama::Deltas(rankfold::backend(), store.tables(), limits.max_rows, mode);
+    llama::Deltas deltas(rankfold::backend(), store.tables(), limits.max_rows, mode);
     serving::Scheduler scheduler(model, deltas, &store, limits);
     answers = scheduler.run(requests, [&](const auto& step) { steps.push_back(step); });
     totals = scheduler.totals();

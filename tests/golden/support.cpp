@@ -116,9 +116,8 @@ Rig::Rig(const std::filesystem::path& folder, const std::vector<std::string>& ad
       targets_(model_.config(), model_.weights()),
       specs_(copy_specs(targets_, change)),
       store_(rankfold::backend(), specs_.targets, sources(folder, adapters),
-             static_cast<std::int32_t>(adapters.size())) {
-  deltas_ = llama::Deltas(rankfold::backend(), store_.tables(), kMaxRows, mode);
-}
+             static_cast<std::int32_t>(adapters.size())),
+      deltas_(rankfold::backend(), store_.tables(), kMaxRows, mode) {}
 
 std::int32_t Rig::slot(const std::string& adapter) {
   if (adapter == "base") return -1;

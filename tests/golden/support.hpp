@@ -85,9 +85,9 @@ class Rig {
 
   llama::Model model_;
   llama::Targets targets_;
-  llama::Deltas deltas_;
   Specs specs_;
   serving::AdapterStore store_;
+  llama::Deltas deltas_;
 };
 
 /// A folder for a test's own files, removed with the object.

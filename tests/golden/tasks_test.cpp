@@ -65,9 +65,8 @@ TEST_CASE("golden tasks: every answer is the one that PEFT gave, and the task's 
 
   for (const rankfold::StreamMode mode : stream_modes()) {
     CAPTURE(to_string(mode));
-    llama::Deltas deltas;
     serving::AdapterStore store(rankfold::backend(), targets.specs(), sources, 4);
-    deltas = llama::Deltas(rankfold::backend(), store.tables(), 64, mode);
+    llama::Deltas deltas(rankfold::backend(), store.tables(), 64, mode);
     serving::Scheduler scheduler(model, deltas, &store, {.max_rows = 64, .max_running = 30});
     const std::vector<serving::Answer> answers = scheduler.run(requests);
     for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -24,6 +24,9 @@ class Deltas {
   Deltas(rankfold::LoraBackend& backend, std::vector<rankfold::AdapterTableView> tables,
          std::int64_t max_rows, rankfold::StreamMode mode = rankfold::StreamMode::automatic);
 
+  Deltas(Deltas&&) = default;
+  Deltas& operator=(Deltas&&) = delete;  // memory of the one before would go before its stream
+
   /// Adapters are published between steps on this stream.
   rankfold::Stream stream() const { return stream_.get(); }
   std::int64_t max_rows() const { return max_rows_; }
