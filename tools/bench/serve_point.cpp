@@ -167,6 +167,7 @@ PointResult run_serve_point(LoraBackend& backend, const Workloads& workloads, co
     result.cold = result.touched_bytes > limits.cache_bytes;
     if (!check(backend, stream, workloads, point, layers, replay, result)) return result;
     std::vector<LayerRanges> ranges;
+    ranges.reserve(static_cast<std::size_t>(layers.size()));
     for (int i = 0; i < layers.size(); ++i) ranges.push_back(layers.ranges(i));
     FloorPass floor(backend, stream, ranges);
     const std::vector<Timing> timings =

@@ -88,7 +88,7 @@ S(MissingBackend) M(MissingBackend, name) M(MissingBackend, option) M(MissingBac
 S(BackendListing) M(BackendListing, name) M(BackendListing, built) M(BackendListing, taken_by_auto)
   M(BackendListing, description)
 S(SliceSpec) M(SliceSpec, module) M(SliceSpec, out) M(SliceSpec, out_begin) M(SliceSpec, out_full)
-  M(SliceSpec, base_weight)
+  M(SliceSpec, base_weight) M(SliceSpec, pair_path)
 S(TargetSpec) M(TargetSpec, key) M(TargetSpec, kind) M(TargetSpec, num_slices) M(TargetSpec, slices)
   M(TargetSpec, in) M(TargetSpec, in_begin) M(TargetSpec, in_full) M(TargetSpec, num_experts)
   M(TargetSpec, fused_module) M(TargetSpec, bias_owner) M(TargetSpec, orientation)

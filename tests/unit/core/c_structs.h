@@ -242,6 +242,7 @@ typedef struct {
   const char* module;
   int64_t out, out_begin, out_full;
   C_ConstTensorView base_weight;
+  const char* pair_path;
 } C_SliceSpec;
 typedef struct {
   const char* key;
