@@ -43,7 +43,7 @@ enum class TensorId : std::uint64_t {
 /// Returns the oracle of the filled call.
 OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_scale = 1.0);
 
-/// Empty, or which condition of the exact fill the call breaks (spec section 7).
+/// Empty, or which condition of the exact fill the call breaks (fill.cpp names them).
 std::string broken_exact_condition(const HostCall& call, const OracleResult& oracle);
 
 /// Elements of y whose exact value lies in the middle of two neighbours, by the way they must go.
