@@ -1,10 +1,9 @@
 # Every option of the build, with its default. A project that adds rankfold as a subdirectory gets the
 # library alone.
-include(CMakeDependentOption)
-
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(RANKFOLD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(RANKFOLD_TOOLS "Build the rankfold command" ${PROJECT_IS_TOP_LEVEL})
+option(RANKFOLD_INSTALL "Add rankfold to the install target" ${PROJECT_IS_TOP_LEVEL})
 option(RANKFOLD_BENCH "Build the CPU benchmarks" OFF)
 option(RANKFOLD_FUZZ "Build the fuzz targets (libFuzzer with clang, corpus replay with g++)" OFF)
 option(RANKFOLD_WERROR "Turn warnings into errors" OFF)

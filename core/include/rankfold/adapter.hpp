@@ -5,11 +5,13 @@
 // silently: what is not bound stands in the report, or is the error.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "rankfold/dtype.hpp"
 #include "rankfold/export.hpp"
@@ -33,6 +35,11 @@ struct AdapterModule {
   DType a_dtype = DType::f32;
   DType b_dtype = DType::f32;
   std::int64_t bytes = 0;  ///< of A, B and bias in the file
+  /// 1: adapts a parameter with several experts in it (target_parameters). Which one, how many
+  /// experts and so the rank of each is known when it is bound: `rank` counts the rows of A, alpha
+  /// and scaling are 0.
+  std::int32_t is_parameter = 0;
+  std::int32_t reserved = 0;
 };
 
 /// Something that a reader of a report should know.
@@ -71,10 +78,10 @@ struct AdapterBinding {
   std::int32_t slice = 0;
   std::int32_t expert = 0;
   std::int32_t rank = 0;
-  float scaling = 0;     ///< with the target's delta_scale
-  ConstTensorView a;     ///< [rank, in] any strides; embedding: [rank, in_limit]
-  ConstTensorView b;     ///< [out, rank] any strides (experts: the expert index is fastest)
-  ConstTensorView bias;  ///< [out] f32, f16 or bf16, or not given
+  float scaling = 0;          ///< with the target's delta_scale
+  ConstTensorView a = {};     ///< [rank, in] any strides; embedding: [rank, in_limit]
+  ConstTensorView b = {};     ///< [out, rank] any strides (experts: the expert index is fastest)
+  ConstTensorView bias = {};  ///< [out] f32, f16 or bf16, or not given
 };
 
 /// An adapter bound to targets. Move-only; owns the file's bytes. Thread-safe to read.
@@ -104,9 +111,15 @@ class RANKFOLD_EXPORT AdapterFile {
  public:
   /// `path`: a directory with adapter_config.json and adapter_model.safetensors, or the safetensors
   /// file itself (its config is looked for beside it). Reads the whole file.
-  /// Errors: malformed_file (names file, tensor or key), invalid_argument (no such file). What is
-  /// well-formed but not supported does not fail here: see findings() and status().
+  /// Errors: invalid_argument (no such file), malformed_file: one of the two is not JSON or not
+  /// safetensors at all. Everything else that is wrong or not supported, in a key, a tensor or
+  /// between both, does not fail here but stands in findings() and status(), so that a report is
+  /// complete.
   static Result<AdapterFile> open(std::string_view path, const AdapterOptions& options = {});
+  /// The same from memory: the text of adapter_config.json and the bytes of the tensors, which are
+  /// taken. `name` stands in the texts of errors.
+  static Result<AdapterFile> parse(std::string_view config, std::vector<std::byte> tensors,
+                                   std::string_view name, const AdapterOptions& options = {});
 
   AdapterFile(AdapterFile&&) noexcept;
   AdapterFile& operator=(AdapterFile&&) noexcept;

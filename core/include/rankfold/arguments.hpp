@@ -34,74 +34,74 @@ struct GroupTokensArgs {
 
 /// h[t, i * R + j] = sum_k x[t, k] A_i[j, k] for j < rank.
 struct ShrinkArgs {
-  ConstTensorView x;  ///< [T, in] f32, f16, bf16
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView h;  ///< float32 [T, S * R]
-  CallOptions options;
+  ConstTensorView x = {};  ///< [T, in] f32, f16, bf16
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView h = {};  ///< float32 [T, S * R]
+  CallOptions options = {};
 };
 
 /// y[t, i] = round(y[t, i] + f (h[t, i] B_i^T + bias_i)), f = scaling * token_weight.
 struct ExpandArgs {
-  ConstTensorView h;  ///< float32 [T, S * R]
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView y;  ///< [T, sum of out] f32, f16, bf16
-  CallOptions options;
+  ConstTensorView h = {};  ///< float32 [T, S * R]
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView y = {};  ///< [T, sum of out] f32, f16, bf16
+  CallOptions options = {};
 };
 
 /// shrink, then expand.
 struct ApplyLinearArgs {
-  ConstTensorView x;  ///< [T, in] f32, f16, bf16
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView y;  ///< [T, sum of out]; f32 or x's dtype
-  CallOptions options;
+  ConstTensorView x = {};  ///< [T, in] f32, f16, bf16
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView y = {};  ///< [T, sum of out]; f32 or x's dtype
+  CallOptions options = {};
 };
 
 /// h[t, j] = A[j, ids[t]]; an id outside [0, in_limit) contributes nothing (h = 0).
 struct GatherShrinkArgs {
-  ConstTensorView ids;  ///< int32 or int64 [T]
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView h;  ///< float32 [T, S * R]
-  CallOptions options;
+  ConstTensorView ids = {};  ///< int32 or int64 [T]
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView h = {};  ///< float32 [T, S * R]
+  CallOptions options = {};
 };
 
 /// gather_shrink, then expand. Entries have no bias.
 struct ApplyEmbeddingArgs {
-  ConstTensorView ids;  ///< int32 or int64 [T]
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView y;  ///< [T, sum of out] f32, f16, bf16
-  CallOptions options;
+  ConstTensorView ids = {};  ///< int32 or int64 [T]
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView y = {};  ///< [T, sum of out] f32, f16, bf16
+  CallOptions options = {};
 };
 
 /// shrink by (slot, expert). Rows as ExpertAddressing says; no bias.
 struct ShrinkExpertsArgs {
-  ConstTensorView x;  ///< [num_rows or num_tokens, in]
-  AdapterTableView table;
-  ExpertAddressing addressing;
-  TensorView h;  ///< float32 [num_rows, S * R]
-  CallOptions options;
+  ConstTensorView x = {};  ///< [num_rows or num_tokens, in]
+  AdapterTableView table = {};
+  ExpertAddressing addressing = {};
+  TensorView h = {};  ///< float32 [num_rows, S * R]
+  CallOptions options = {};
 };
 
 /// expand by (slot, expert); f = scaling * row_weight * token_weight.
 struct ExpandExpertsArgs {
-  ConstTensorView h;  ///< float32 [num_rows, S * R]
-  AdapterTableView table;
-  ExpertAddressing addressing;
-  TensorView y;  ///< [num_rows, sum of out]
-  CallOptions options;
+  ConstTensorView h = {};  ///< float32 [num_rows, S * R]
+  AdapterTableView table = {};
+  ExpertAddressing addressing = {};
+  TensorView y = {};  ///< [num_rows, sum of out]
+  CallOptions options = {};
 };
 
 /// shrink_experts, then expand_experts. The workspace is indexed from the window's start.
 struct ApplyExpertsArgs {
-  ConstTensorView x;  ///< [num_rows or num_tokens, in]
-  AdapterTableView table;
-  ExpertAddressing addressing;
-  TensorView y;  ///< [num_rows, sum of out]; f32 or x's dtype
-  CallOptions options;
+  ConstTensorView x = {};  ///< [num_rows or num_tokens, in]
+  AdapterTableView table = {};
+  ExpertAddressing addressing = {};
+  TensorView y = {};  ///< [num_rows, sum of out]; f32 or x's dtype
+  CallOptions options = {};
 };
 
 /// Dropout on x before A, as PEFT. Philox4x32-10 (Salmon et al., SC 2011): key = seed, counter =
@@ -116,13 +116,13 @@ struct Dropout {
 
 /// apply_linear that also returns h, unscaled, to be saved for backward.
 struct ForwardArgs {
-  ConstTensorView x;  ///< [T, in] f32, f16, bf16
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView y;  ///< [T, sum of out]; f32 or x's dtype
-  TensorView h;  ///< float32 [T, S * R]
-  Dropout dropout;
-  CallOptions options;
+  ConstTensorView x = {};  ///< [T, in] f32, f16, bf16
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView y = {};  ///< [T, sum of out]; f32 or x's dtype
+  TensorView h = {};  ///< float32 [T, S * R]
+  Dropout dropout = {};
+  CallOptions options = {};
 };
 
 /// Where gradients go: device arrays of S * num_slots pointers to float32, indexed
@@ -140,52 +140,52 @@ struct Gradients {
 /// ds = scaling * dy B; dx += ds A; dA = ds^T x; dB = scaling * dy^T h; dbias = scaling * sum of
 /// dy.
 struct BackwardArgs {
-  ConstTensorView dy;  ///< [T, sum of out] f32, f16, bf16
-  ConstTensorView x;   ///< [T, in]; needed for da, or for db when h is not given
-  ConstTensorView h;   ///< float32 [T, S * R] from forward; not given: recomputed from x
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView dx;  ///< [T, in]; not given: left out. options.y_mode says accumulate or overwrite
-  Gradients grads;
-  TensorView ds;  ///< float32 [T, S * R]; not given: not returned
-  Dropout dropout;
-  CallOptions options;
+  ConstTensorView dy = {};  ///< [T, sum of out] f32, f16, bf16
+  ConstTensorView x = {};   ///< [T, in]; needed for da, or for db when h is not given
+  ConstTensorView h = {};   ///< float32 [T, S * R] from forward; not given: recomputed from x
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView dx = {};  ///< [T, in]; not given: left out. options.y_mode: accumulate or overwrite
+  Gradients grads = {};
+  TensorView ds = {};  ///< float32 [T, S * R]; not given: not returned
+  Dropout dropout = {};
+  CallOptions options = {};
 };
 
 /// apply_embedding that also returns h.
 struct ForwardEmbeddingArgs {
-  ConstTensorView ids;  ///< int32 or int64 [T]
-  AdapterTableView table;
-  LoraAddressing addressing;
-  TensorView y;  ///< [T, sum of out]
-  TensorView h;  ///< float32 [T, S * R]
-  CallOptions options;
+  ConstTensorView ids = {};  ///< int32 or int64 [T]
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  TensorView y = {};  ///< [T, sum of out]
+  TensorView h = {};  ///< float32 [T, S * R]
+  CallOptions options = {};
 };
 
 /// da (columns by id, added in row order) and db; no dx, no dropout.
 struct BackwardEmbeddingArgs {
-  ConstTensorView dy;   ///< [T, sum of out]
-  ConstTensorView ids;  ///< int32 or int64 [T]
-  ConstTensorView h;    ///< float32 [T, S * R]; not given: gathered again
-  AdapterTableView table;
-  LoraAddressing addressing;
-  Gradients grads;
-  TensorView ds;  ///< float32 [T, S * R]; not given: not returned
-  CallOptions options;
+  ConstTensorView dy = {};   ///< [T, sum of out]
+  ConstTensorView ids = {};  ///< int32 or int64 [T]
+  ConstTensorView h = {};    ///< float32 [T, S * R]; not given: gathered again
+  AdapterTableView table = {};
+  LoraAddressing addressing = {};
+  Gradients grads = {};
+  TensorView ds = {};  ///< float32 [T, S * R]; not given: not returned
+  CallOptions options = {};
 };
 
 /// backward by (slot, expert, slice); pointer arrays indexed
 /// (slot * num_experts + expert) * S + slice. Declared; unsupported for now.
 struct BackwardExpertsArgs {
-  ConstTensorView dy;  ///< [num_rows, sum of out]
-  ConstTensorView x;   ///< [num_rows or num_tokens, in]
-  ConstTensorView h;   ///< float32 [num_rows, S * R]
-  AdapterTableView table;
-  ExpertAddressing addressing;
-  TensorView dx;  ///< [num_rows, in]
-  Gradients grads;
-  TensorView ds;  ///< float32 [num_rows, S * R]
-  CallOptions options;
+  ConstTensorView dy = {};  ///< [num_rows, sum of out]
+  ConstTensorView x = {};   ///< [num_rows or num_tokens, in]
+  ConstTensorView h = {};   ///< float32 [num_rows, S * R]
+  AdapterTableView table = {};
+  ExpertAddressing addressing = {};
+  TensorView dx = {};  ///< [num_rows, in]
+  Gradients grads = {};
+  TensorView ds = {};  ///< float32 [num_rows, S * R]
+  CallOptions options = {};
 };
 
 RANKFOLD_NAMESPACE_END

@@ -24,9 +24,10 @@ struct SliceSpec {
   /// a fused parameter) are windows of it, too.
   std::int64_t out_begin = 0;
   std::int64_t out_full = 0;
-  /// Host memory, [out_full, in_full] of the base weight, or not given: what base copies of a file
-  /// are compared with.
-  ConstTensorView base_weight;
+  /// Host memory of f32, f16, bf16 or f64, the whole base weight as the module stores it (linear
+  /// [out_full, in_full], embedding [in_full, out_full]), or not given: what base copies of a file
+  /// are compared with, value by value.
+  ConstTensorView base_weight = {};
 };
 
 /// Whether this shard adds the bias of a lora_bias adapter (one shard of a row-parallel layer

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "adapter/safetensors_header.hpp"
+#include "adapter/text.hpp"
+#include "guard.hpp"
+#include "rankfold/safetensors.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+
+namespace {
+
+using detail::quote;
+using Json = nlohmann::ordered_json;
+
+Status invalid(const std::string& text) { return Status(StatusCode::invalid_argument, text); }
+
+const detail::FileDType* file_dtype(DType dtype) noexcept {
+  std::string name = to_string(dtype);
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return detail::find_file_dtype(name);
+}
+
+// A JSON string literal; invalid UTF-8 throws.
+std::string literal(const char* text) { return Json(text).dump(); }
+
+Status append_metadata(std::span<const SafetensorsMetadata> metadata, std::string& header) {
+  if (metadata.empty()) return {};
+  header += "\"__metadata__\":{";
+  for (const SafetensorsMetadata& pair : metadata) {
+    if (pair.key == nullptr || pair.value == nullptr) {
+      return invalid("metadata: a key or value is null");
+    }
+    header += (&pair == metadata.data() ? "" : ",") + literal(pair.key) + ":" + literal(pair.value);
+  }
+  header += "}";
+  return {};
+}
+
+Status append_tensor(const SafetensorsTensor& tensor, std::uint64_t& offset, std::string& header,
+                     std::uint64_t& bytes) {
+  if (tensor.name == nullptr) return invalid("tensors: a name is null");
+  const std::string name = "tensors: " + quote(tensor.name);
+  if (std::strcmp(tensor.name, "__metadata__") == 0) {
+    return invalid("tensors: __metadata__ is the format's own name");
+  }
+  const detail::FileDType* dtype = file_dtype(tensor.dtype);
+  if (dtype == nullptr) return invalid(name + " has an unknown dtype");
+  if (tensor.num_dims < 0 || tensor.num_dims > kSafetensorsMaxDims) {
+    return invalid(name + " has " + std::to_string(tensor.num_dims) + " dimensions, 0 to " +
+                   std::to_string(kSafetensorsMaxDims) + " are legal");
+  }
+  for (int i = 0; i < tensor.num_dims; ++i) {
+    if (tensor.sizes[i] < 0) {
+      return invalid(name + " has a negative size in " +
+                     detail::shape_text(tensor.sizes, tensor.num_dims));
+    }
+  }
+  const auto size = detail::bytes_of(*dtype, tensor.sizes, tensor.num_dims);
+  if (!size) return invalid(name + ": " + size.status().message());
+  bytes = *size;
+  if (bytes != 0 && tensor.data == nullptr) return invalid(name + " has null data");
+  std::string shape;
+  for (int i = 0; i < tensor.num_dims; ++i) {
+    shape += (i == 0 ? "" : ",") + std::to_string(tensor.sizes[i]);
+  }
+  header += literal(tensor.name) + ":{\"dtype\":\"" + dtype->name + "\",\"shape\":[" + shape +
+            "],\"data_offsets\":[" + std::to_string(offset) + ",";
+  if (__builtin_add_overflow(offset, bytes, &offset)) return invalid(name + ": bytes overflow");
+  header += std::to_string(offset) + "]}";
+  return {};
+}
+
+Status write_all(const std::string& path, const std::string& header,
+                 std::span<const SafetensorsTensor> tensors,
+                 const std::vector<std::uint64_t>& bytes) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return invalid("cannot write " + quote(path) + ": " + std::strerror(errno));
+  unsigned char length[8];
+  for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
+  bool ok = std::fwrite(length, 1, 8, file) == 8 &&
+            std::fwrite(header.data(), 1, header.size(), file) == header.size();
+  for (std::size_t i = 0; ok && i < tensors.size(); ++i) {
+    if (bytes[i] == 0) continue;
+    ok = std::fwrite(tensors[i].data, 1, bytes[i], file) == bytes[i];
+  }
+  ok = std::fclose(file) == 0 && ok;
+  return ok ? Status() : invalid("cannot write all of " + quote(path));
+}
+
+}  // namespace
+
+Status write_safetensors(std::string_view path, std::span<const SafetensorsTensor> tensors,
+                         std::span<const SafetensorsMetadata> metadata) {
+  try {
+    std::string header = "{";
+    if (Status status = append_metadata(metadata, header); !status.ok()) return status;
+    std::uint64_t offset = 0;
+    std::vector<std::uint64_t> bytes(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (header.size() > 1) header += ",";
+      if (Status status = append_tensor(tensors[i], offset, header, bytes[i]); !status.ok()) {
+        return status;
+      }
+    }
+    header += "}";
+    header.append((8 - header.size() % 8) % 8, ' ');
+    // What the reader would refuse (a name twice) is not written.
+    if (header.size() > detail::kMaxHeaderBytes) {
+      return invalid("the header would take " + std::to_string(header.size()) +
+                     " bytes, the most is " + std::to_string(detail::kMaxHeaderBytes));
+    }
+    if (const auto checked = detail::parse_header(header, offset); !checked) {
+      return invalid(checked.status().message());
+    }
+    return write_all(std::string(path), header, tensors, bytes);
+  } catch (const nlohmann::json::exception&) {
+    return invalid("a name or metadata text is not UTF-8");
+  } catch (...) {
+    return detail::status_of_current_exception();
+  }
+}
+
+RANKFOLD_NAMESPACE_END

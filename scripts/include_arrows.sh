@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# include_arrows.sh [DIRECTORY]: which folder may include what. One line for each include that breaks
+# the table; exit 1 if there is one. The table is the one of HACKING.md.
+set -euo pipefail
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+
+# Our own headers are found below these folders, and external ones match this expression.
+rule_of() {
+  local file=$1 part
+  case "$file" in
+    core/include/*) roots="core/include" external='^$' ;;
+    core/src/*) roots="core/include core/src" external='^(nlohmann|re2)/' ;;
+    reference/*) roots="core/include reference/include reference/src" external='^((Eigen|tbb|oneapi)/|immintrin\.h$)' ;;
+    backends/cuda/*) roots="core/include backends/cuda backends/cuda/include" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
+    backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
+    tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^doctest/' ;;
+    tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^(doctest|nlohmann)/' ;;
+    tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt)/' ;;
+    tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
+    bench/*) roots="core/include reference/include bench tests tests/support tests/conformance" external='^(Eigen|benchmark|CLI|nlohmann|fmt)/' ;;
+    examples/*)
+      part=${file#examples/}
+      roots="core/include reference/include examples/${part%%/*}" external='^(Eigen|nlohmann|CLI|fmt)/'
+      ;;
+    *) return 1 ;;
+  esac
+}
+
+standard='^[a-z_0-9]+$'
+posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc)\.h$'
+
+num_files=0 num_includes=0 num_broken=0
+broken() {
+  printf '%s\n' "$*"
+  num_broken=$((num_broken + 1))
+}
+
+check_include() {
+  local file=$1 line=$2 style=$3 header=$4 root
+  num_includes=$((num_includes + 1))
+  case "$header" in *..*)
+    broken "$file:$line: $header climbs out of its folder: name it from a root"
+    return
+    ;;
+  esac
+  if [ "$style" = '<' ]; then
+    [[ $header =~ $standard ]] && return
+    if [[ $header =~ $posix ]]; then
+      case "$file" in core/include/* | examples/*) broken "$file:$line: $header is not portable" ;; esac
+      return
+    fi
+  elif [ -f "$(dirname "$file")/$header" ]; then
+    return
+  fi
+  for root in $roots; do
+    [ -f "$root/$header" ] && return
+  done
+  [[ $header =~ $external ]] && return
+  broken "$file:$line: $header is not allowed here (own headers: $roots; others: $external)"
+}
+
+while IFS= read -r file; do
+  rule_of "$file" || {
+    broken "$file: no rule for this folder"
+    continue
+  }
+  num_files=$((num_files + 1))
+  while IFS=: read -r line style header; do
+    [ -n "$line" ] && check_include "$file" "$line" "$style" "$header"
+  done < <(sed -nE '/^[[:space:]]*#[[:space:]]*include/ { =; s/^[^<"]*([<"])([^>"]*)[>"].*/\1:\2/p }' "$file" | paste -d: - -)
+done < <(find core reference backends tests tools bench examples -path '*/data' -prune -o \
+  \( -name '*.hpp' -o -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print 2>/dev/null | sort)
+
+# Nor may the public headers name such a type without an include.
+while IFS= read -r hit; do
+  broken "$hit: a type of a dependency in a public header"
+done < <(find core/include -name '*.hpp' -exec sed -E 's,//.*,,' {} + |
+  grep -nE '\b(Eigen|tbb|oneapi|nlohmann|re2|Kokkos)::|\bcuda[A-Z][A-Za-z]*_t\b|\b__half\b' || true)
+
+printf '%d files, %d includes, %d against the table\n' "$num_files" "$num_includes" "$num_broken"
+[ "$num_broken" -eq 0 ]

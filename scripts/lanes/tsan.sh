@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Core and pool under the thread sanitizer, with the fake backend: the distribution's oneTBB is not
+# instrumented, so the reference backend would report what is none.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+configure tsan
+build tsan
+ctest --preset tsan --parallel "$(jobs)"

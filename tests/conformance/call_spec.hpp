@@ -1,0 +1,87 @@
+// A call in a few words, and the HostCall that they mean.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "fill.hpp"
+#include "host_call.hpp"
+#include "oracle.hpp"
+
+namespace rankfold::conformance {
+
+/// Which slots the rows have, where token_slots are not given.
+enum class SlotPattern {
+  mixed,         ///< all slots and -1, in no order
+  round_robin,   ///< 0, 1, ..., num_slots - 1, 0, ...: many adapters
+  one,           ///< slot 0 for all
+  none,          ///< -1 for all
+  sorted,        ///< ascending
+  out_of_range,  ///< slots among -1, -7, num_slots, INT32_MIN, INT32_MAX
+};
+
+/// How the addressing is given to the call.
+enum class AddressingForm { tokens, grouped_by_host, grouped_by_backend, uniform };
+
+struct CallSpec {
+  Op op = Op::apply_linear;
+  testing::Fill fill = testing::Fill::exact;
+  DType x = DType::bf16;
+  DType y = DType::bf16;
+  DType a = DType::bf16;
+  DType b = DType::bf16;
+  DType ids = DType::i32;
+
+  std::int64_t tokens = 7;
+  std::int64_t in = 64;
+  std::vector<std::int64_t> out = {48};  ///< a slice each
+  std::int32_t num_slots = 3;
+  std::vector<std::int32_t> ranks = {8};  ///< by slot * slices + slice, repeated
+  std::vector<float> scalings = {1.0f, 0.5f, 2.0f, 0.0625f, 0.25f};  ///< likewise
+  std::int32_t max_rank = 0;                                         ///< 0: the largest rank
+  std::int64_t in_limit = 0;  ///< embedding: columns of A; 0: in
+
+  SlotPattern slots = SlotPattern::mixed;
+  std::vector<std::int32_t> token_slots;  ///< given ones, instead of the pattern
+  AddressingForm form = AddressingForm::tokens;
+  std::int32_t uniform_slot = 1;
+  std::int64_t active_rows_bound = -1;
+  bool token_weights = false;
+  bool bias = false;
+  bool shared_a = false;  ///< all slices of a slot use the A of its first
+
+  CallOptions options;
+  bool sweep = true;  ///< also with every strategy
+
+  std::int64_t x_gap = 0;  ///< elements between rows
+  std::int64_t h_gap = 0;
+  std::int64_t y_gap = 0;
+  std::int64_t a_gap = 0;
+  std::int64_t b_gap = 0;
+  std::int64_t slot_gap = 0;
+  std::int64_t misalignment = 0;
+  bool broadcast_x = false;  ///< row stride 0
+  double x_scale = 1.0;
+
+  /// Last changes, before the tensors are filled and after.
+  std::function<void(testing::HostCall&)> adjust;
+  std::function<void(testing::HostCall&)> adjust_data;
+};
+
+/// A call and its exact answer.
+struct FilledCall {
+  testing::HostCall call;
+  testing::OracleResult oracle;
+};
+
+/// The call of a spec. Throws std::logic_error where an exact fill breaks the rules of exact fills.
+FilledCall build(const CallSpec& spec, std::uint64_t seed);
+
+/// The same with the tensors still zero.
+testing::HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed);
+
+/// Multiply-adds of the call, roughly.
+double work_of(const CallSpec& spec);
+
+}  // namespace rankfold::conformance

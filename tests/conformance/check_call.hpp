@@ -1,0 +1,35 @@
+// Runs one call on every stream and with every strategy, and judges what comes back.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "call_spec.hpp"
+#include "case.hpp"
+#include "device_call.hpp"
+#include "session.hpp"
+
+namespace rankfold::conformance {
+
+/// Every value of Strategy but automatic.
+const std::vector<Strategy>& forced_strategies();
+
+/// FNV-1a over the outputs of a call.
+std::uint64_t digest_of(const CallOutcome& outcome, std::uint64_t seed = 0xcbf29ce484222325u);
+
+/// Judges outputs, guards and status of one run. `where` stands before the message.
+Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
+                      const std::string& where);
+
+/// Judges one run; the text stands before the message.
+using Judge = std::function<Outcome(const CallOutcome& outcome, const std::string& where)>;
+
+/// The whole check. With `sweep`, every strategy beside the call's own. Without a judge,
+/// judge_outcome().
+Outcome check_call(Session& session, const FilledCall& filled, bool sweep,
+                   const Judge& judge = nullptr);
+
+/// Whether the rows of x, ids, h and y are as many as the addressing says: what the oracle needs.
+bool rows_fit(const testing::HostCall& call);
+
+}  // namespace rankfold::conformance

@@ -1,0 +1,193 @@
+#include "conformance.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "case_run.hpp"
+#include "check_call.hpp"
+#include "fill.hpp"
+
+namespace rankfold::conformance {
+
+CaseResult run_timed(const std::string& name, const Session& session, const std::string& repeat,
+                     const std::function<Outcome()>& function) {
+  CaseResult result;
+  result.name = name;
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  if (!session.error().empty()) {
+    outcome = Outcome::fail("no stream to run on: " + session.error());
+  } else {
+    try {
+      outcome = function();
+    } catch (const std::exception& error) {
+      outcome = Outcome::fail(error.what());
+    }
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.verdict = outcome.verdict;
+  result.message = std::move(outcome.message);
+  result.max_error = outcome.max_error;
+  result.digest = outcome.digest;
+  if (result.verdict == Verdict::failed) result.repeat = repeat;
+  return result;
+}
+
+std::string asked_for(const LoraBackend& backend, const RunOptions& options) {
+  return options.backend_name.empty() ? backend.name() : options.backend_name;
+}
+
+namespace {
+
+constexpr const char* kNameCase = "backend/name";
+
+// "cuda:1" -> "cuda", "CPU" -> "reference".
+std::string backend_of(std::string specification) {
+  specification = specification.substr(0, specification.find(':'));
+  std::transform(specification.begin(), specification.end(), specification.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return specification == "cpu" ? "reference" : specification;
+}
+
+Outcome check_name(Session& session) {
+  const std::string wanted = backend_of(session.asked_for());
+  if (wanted == session.backend().name()) return {};
+  return Outcome::fail("the active backend is " + std::string(session.backend().name()) +
+                       ", asked for was " + session.asked_for());
+}
+
+std::string escape(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    if (c == '.' || c == '+' || c == '[' || c == ']') text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+CaseResult run_in(Session& session, const Case& one, const RunOptions& options) {
+  if (options.quick && one.info.slow) {
+    CaseResult result;
+    result.name = one.info.name;
+    result.verdict = Verdict::skipped;
+    result.message = "slow, left out of a quick run";
+    return result;
+  }
+  const std::string repeat = "rankfold check --backend " + session.asked_for() + " --filter '^" +
+                             escape(one.info.name) + "$' --seed " + std::to_string(options.seed);
+  return run_timed(one.info.name, session, repeat, [&] { return one.run(session); });
+}
+
+}  // namespace
+
+const char* to_string(Verdict verdict) noexcept {
+  switch (verdict) {
+    case Verdict::passed:
+      return "passed";
+    case Verdict::failed:
+      return "failed";
+    case Verdict::skipped:
+      return "skipped";
+  }
+  return "?";
+}
+
+void CaseList::call(std::string name, std::string about, const CallSpec& spec) {
+  Case one;
+  one.info = {std::move(name), std::move(about), work_of(spec) > 4e7};
+  one.build = [spec](std::uint64_t seed) { return build(spec, seed); };
+  const bool sweep = spec.sweep && work_of(spec) <= 4e7;
+  one.run = [spec, sweep](Session& session) {
+    return check_call(session, build(spec, session.seed()), sweep);
+  };
+  cases_.push_back(std::move(one));
+}
+
+void CaseList::scenario(std::string name, std::string about, std::function<Outcome(Session&)> run,
+                        bool slow) {
+  Case one;
+  one.info = {std::move(name), std::move(about), slow};
+  one.run = std::move(run);
+  cases_.push_back(std::move(one));
+}
+
+const std::vector<Case>& all_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> table;
+    CaseList list(table);
+    list.scenario(kNameCase, "another backend answers than the one that was asked for", check_name);
+    add_group_tokens_cases(list);
+    add_shape_cases(list);
+    add_rank_cases(list);
+    add_dtype_cases(list);
+    add_addressing_cases(list);
+    add_option_cases(list);
+    add_layout_cases(list);
+    add_number_cases(list);
+    add_embedding_cases(list);
+    add_isolation_cases(list);
+    add_step_cases(list);
+    add_invariance_cases(list);
+    add_table_cases(list);
+    add_refusal_cases(list);
+    return table;
+  }();
+  return cases;
+}
+
+const std::vector<CaseInfo>& list_cases() {
+  static const std::vector<CaseInfo> infos = [] {
+    std::vector<CaseInfo> list;
+    for (const Case& one : all_cases()) list.push_back(one.info);
+    return list;
+  }();
+  return infos;
+}
+
+Result<std::uint64_t> default_seed() {
+  bool ok = true;
+  const std::uint64_t seed = testing::default_seed(&ok);
+  if (ok) return seed;
+  return Status(StatusCode::invalid_argument,
+                "RANKFOLD_TEST_SEED is no number; it should be a decimal number below 2^64");
+}
+
+CaseResult run_case(LoraBackend& backend, std::string_view name, const RunOptions& options) {
+  Session session(backend, asked_for(backend, options), options.seed);
+  for (const Case& one : all_cases()) {
+    if (one.info.name == name) return run_in(session, one, options);
+  }
+  CaseResult result;
+  result.name = name;
+  result.verdict = Verdict::failed;
+  result.message = "no case of this name; `rankfold check --list` shows all";
+  return result;
+}
+
+Result<Summary> run_cases(LoraBackend& backend, std::string_view filter, const RunOptions& options,
+                          const std::function<void(const CaseResult&)>& report) {
+  const auto selected = select_cases(filter);
+  if (!selected.ok()) return selected.status();
+  Session session(backend, asked_for(backend, options), options.seed);
+  Summary summary;
+  const auto run_one = [&](const Case& one) {
+    const CaseResult result = run_in(session, one, options);
+    ++(result.verdict == Verdict::passed   ? summary.passed
+       : result.verdict == Verdict::failed ? summary.failed
+                                           : summary.skipped);
+    if (report) report(result);
+  };
+  run_one(all_cases().front());
+  std::size_t next = 0;
+  for (const Case& one : all_cases()) {
+    if (next == selected->size()) break;
+    if ((*selected)[next].name != one.info.name) continue;
+    ++next;
+    if (one.info.name != kNameCase) run_one(one);
+  }
+  return summary;
+}
+
+}  // namespace rankfold::conformance

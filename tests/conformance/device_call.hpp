@@ -1,0 +1,108 @@
+// A HostCall on a backend: all its memory in one buffer with guards, its arguments, its outputs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "guard.hpp"
+#include "host_call.hpp"
+#include "rankfold/memory.hpp"
+#include "rankfold/operations.hpp"
+
+namespace rankfold::conformance {
+
+/// The arguments of one operation, as the public function takes them.
+struct CallArguments {
+  std::variant<GroupTokensArgs, ShrinkArgs, ExpandArgs, ApplyLinearArgs, GatherShrinkArgs,
+               ApplyEmbeddingArgs>
+      args;
+  Workspace workspace;
+  Stream stream;
+};
+
+/// Calls the operation with a copy of the arguments that is overwritten as soon as the call
+/// returns: what a backend still needs then, it must have copied. `grouped` receives the result of
+/// group_tokens.
+Status launch(LoraBackend& backend, const CallArguments& arguments,
+              LoraAddressing* grouped = nullptr);
+
+/// The problem of the arguments; not for group_tokens.
+Problem problem_of(const CallArguments& arguments);
+
+struct CallOutcome {
+  Status status;
+  testing::HostTensor y, h;  ///< after the call, where the operation has them
+  testing::HostTensor token_order, segment_offsets, segment_slots, num_segments;
+  std::string damage;  ///< memory that was written where nothing may write
+};
+
+/// One call's memory on the backend. Not movable: arguments point into it. Waits for its stream
+/// when it goes, so the stream must outlive it.
+class DeviceCall {
+ public:
+  DeviceCall(LoraBackend& backend, const testing::HostCall& call);
+  ~DeviceCall();
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+
+  /// Allocates and enqueues the upload. Asks for the workspace of the call's own options and of
+  /// `strategies` besides.
+  Status prepare(Stream stream, const std::vector<Strategy>& strategies = {});
+  /// Enqueues the initial content of everything again.
+  Status reset(Stream stream);
+  /// Enqueues new content of the addressing arrays at their old addresses; same sizes.
+  Status update(const testing::HostAddressing& addressing, Stream stream);
+
+  /// The problem of the operation, without any memory.
+  Problem problem();
+  /// Arguments of the operation itself (not of a group_tokens before it).
+  CallArguments arguments(Stream stream) const;
+  /// Enqueues the call: group_tokens where the addressing asks for it, then the operation.
+  Status run(Stream stream, const CallOptions& options);
+  /// Synchronises and reads everything back.
+  CallOutcome collect(Stream stream);
+
+ private:
+  struct Piece {
+    testing::GuardedImage image;
+    std::size_t begin = 0;
+  };
+  using Index = std::size_t;
+  static constexpr Index kNone = static_cast<Index>(-1);
+
+  Index add(testing::GuardedImage image);
+  void plan();
+  void plan_entries();
+  void write_entries();
+  void refresh(Index piece, const testing::HostTensor& tensor);
+  void* address(Index piece) const noexcept;
+  template <class T>
+  T* pointer(Index piece) const noexcept {
+    return piece == kNone ? nullptr : static_cast<T*>(address(piece));
+  }
+  LoraAddressing addressing() const;
+  AdapterTableView table() const;
+  std::uint64_t workspace_need(const std::vector<Strategy>& strategies, Status& status);
+  Status transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host);
+  void poison_guards(bool poison) const noexcept;
+
+  LoraBackend& backend_;
+  testing::HostCall call_;
+  std::vector<Piece> pieces_;
+  std::vector<Index> a_, b_, bias_;
+  Index x_ = kNone, ids_ = kNone, h_ = kNone, y_ = kNone, table_ = kNone, workspace_ = kNone;
+  Index token_slots_ = kNone, token_order_ = kNone, segment_offsets_ = kNone,
+        segment_slots_ = kNone, num_segments_ = kNone, token_weights_ = kNone, grouping_ = kNone;
+  std::vector<std::byte> host_;  ///< what is uploaded
+  std::size_t used_ = 0;
+  Buffer buffer_;
+  Stream last_stream_;  ///< whose work may still use host_ and buffer_
+  LoraAddressing grouped_;
+};
+
+/// prepare, run and collect on one stream.
+CallOutcome run_call(LoraBackend& backend, const testing::HostCall& call, Stream stream);
+
+}  // namespace rankfold::conformance

@@ -1,0 +1,59 @@
+// The proof that the conformance cases can fail: they accept a plain backend, and find every one of
+// its deliberately wrong variants.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "conformance.hpp"
+#include "naive_backend.hpp"
+
+namespace rankfold::conformance {
+
+TEST_CASE("the plain backend passes every case") {
+  NaiveBackend backend;
+  RunOptions options;
+  options.quick = true;
+  const auto summary = run_cases(backend, "", options, [](const CaseResult& result) {
+    if (result.verdict == Verdict::failed) FAIL_CHECK(result.name << ": " << result.message);
+  });
+  REQUIRE(summary.ok());
+  CHECK(summary->failed == 0);
+  CHECK(summary->passed > 1000);
+}
+
+TEST_CASE("every wrong variant is found") {
+  for (const NamedMutation& mutation : all_mutations()) {
+    const std::string name = mutation.name;
+    CAPTURE(name);
+    NaiveBackend backend(mutation.mutation);
+    std::string first;
+    const auto summary = run_cases(backend, mutation.filter, {}, [&](const CaseResult& result) {
+      if (result.verdict == Verdict::failed && first.empty()) {
+        first = result.name + ": " + result.message;
+        CHECK(result.repeat.find("rankfold check --backend naive --filter '^") == 0);
+        CHECK(result.repeat.find(" --seed ") != std::string::npos);
+      }
+    });
+    REQUIRE(summary.ok());
+    CHECK(summary->failed > 0);
+    MESSAGE(name << " found by " << summary->failed << ", first " << first);
+  }
+}
+
+TEST_CASE("the first case compares the backend's name with the one asked for") {
+  NaiveBackend backend;
+  RunOptions options;
+  options.backend_name = "cuda:1";
+  int failed = 0;
+  const auto summary =
+      run_cases(backend, "^nothing has this name$", options, [&](const CaseResult& result) {
+        CHECK(result.name == "backend/name");
+        failed += result.verdict == Verdict::failed;
+      });
+  REQUIRE(summary.ok());
+  CHECK(failed == 1);
+  CHECK_FALSE(run_cases(backend, "(", options, nullptr).ok());
+  CHECK(run_case(backend, "no/such/case", options).verdict == Verdict::failed);
+}
+
+}  // namespace rankfold::conformance
