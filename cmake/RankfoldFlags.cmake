@@ -15,7 +15,8 @@ endif()
 add_library(rankfold_flags INTERFACE)
 target_compile_options(
   rankfold_flags
-  INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+  INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+            $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
             $<$<BOOL:${RANKFOLD_WERROR}>:-Werror>)
 if(RANKFOLD_SANITIZE)
   list(JOIN RANKFOLD_SANITIZE "," sanitizers)

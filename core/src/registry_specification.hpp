@@ -11,7 +11,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace detail {
 
-inline constexpr const char* kBackendVariable = "RANKFOLD_BACKEND";
+// An array, so that it has one address everywhere: BackendWish::source is compared with it.
+inline constexpr char kBackendVariable[] = "RANKFOLD_BACKEND";
 inline constexpr std::size_t kMaxBackendName = 63;  ///< fits BackendListing::name
 
 /// What somebody asked for, and by which way, so that an error can name both.

@@ -61,7 +61,8 @@ struct BackendListing {
   char name[64] = {};
   std::int32_t built = 0;          ///< 1 or 0
   std::int32_t taken_by_auto = 0;  ///< 1 for the one that auto takes here
-  BackendDescription description;  ///< reason also says why a better one is passed over by auto
+  BackendDescription description =
+      {};  ///< reason also says why a better one is passed over by auto
 };
 
 /// Process-wide, thread-safe, never destroyed. Listing creates no backend.

@@ -17,7 +17,7 @@ class TreeEvents : public JsonEvents {
  public:
   explicit TreeEvents(JsonValue& root) : JsonEvents(kMaxDepth), root_(root) {}
 
-  bool null() { return add({}) != nullptr; }
+  bool null() { return add(JsonValue()) != nullptr; }
   bool boolean(bool value) {
     JsonValue leaf;
     leaf.kind = JsonValue::Kind::boolean;
@@ -50,7 +50,7 @@ class TreeEvents : public JsonEvents {
   }
   bool key(std::string& text) {
     if (text.find('\0') != std::string::npos) return fail("a NUL in a name");
-    open_.back().node->members.emplace_back(std::move(text), JsonValue());
+    open_.back().node->members.push_back({std::move(text), JsonValue()});
     return true;
   }
   bool end_object() {
@@ -82,8 +82,8 @@ class TreeEvents : public JsonEvents {
       open_.back().scratch = std::make_unique<JsonValue>(std::move(value));
       return open_.back().scratch.get();
     }
-    parent.members.back().second = std::move(value);
-    return &parent.members.back().second;
+    parent.members.back().value = std::move(value);
+    return &parent.members.back().value;
   }
 
   bool integer(double number, std::int64_t value, bool fits) {
@@ -124,6 +124,11 @@ class TreeEvents : public JsonEvents {
 };
 
 }  // namespace
+
+JsonValue::JsonValue() = default;
+JsonValue::JsonValue(JsonValue&&) noexcept = default;
+JsonValue& JsonValue::operator=(JsonValue&&) noexcept = default;
+JsonValue::~JsonValue() = default;
 
 bool JsonValue::inert() const noexcept {
   switch (kind) {

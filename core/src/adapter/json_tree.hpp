@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "rankfold/status.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace detail {
+
+struct JsonMember;
 
 /// One value. Of arrays the number of elements and those that are strings are kept.
 struct JsonValue {
@@ -23,10 +24,21 @@ struct JsonValue {
   std::uint64_t num_elements = 0;    ///< array
   std::vector<std::string> strings;  ///< array
   std::string string;
-  std::vector<std::pair<std::string, JsonValue>> members;  ///< object, in file order
+  std::vector<JsonMember> members;  ///< object, in file order
+
+  // Out of line, where JsonMember is complete.
+  JsonValue();
+  JsonValue(JsonValue&&) noexcept;
+  JsonValue& operator=(JsonValue&&) noexcept;
+  ~JsonValue();
 
   /// null, false, {} or []: what a key of no effect may hold.
   bool inert() const noexcept;
+};
+
+struct JsonMember {
+  std::string name;
+  JsonValue value;
 };
 
 /// "null", "true", "12", "'text'", "an array of 3", "an object of 2".

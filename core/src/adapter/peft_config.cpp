@@ -53,7 +53,7 @@ class ConfigReader {
     for (const auto& [key, value] : root.members) read_key(key, value);
     for (const char* key : {"peft_type", "r", "lora_alpha"}) {
       if (std::none_of(root.members.begin(), root.members.end(),
-                       [key](const auto& member) { return member.first == key; })) {
+                       [key](const auto& member) { return member.name == key; })) {
         malformed(key, "is missing");
       }
     }
