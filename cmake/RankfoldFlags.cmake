@@ -18,6 +18,10 @@ target_compile_options(
   INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
             $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
             $<$<BOOL:${RANKFOLD_WERROR}>:-Werror>)
+# g++ 12 warns of overlapping copies inside std::string's operator+ where there are none (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(rankfold_flags INTERFACE -Wno-restrict)
+endif()
 if(RANKFOLD_SANITIZE)
   list(JOIN RANKFOLD_SANITIZE "," sanitizers)
   target_compile_options(rankfold_flags INTERFACE -fsanitize=${sanitizers} -fno-omit-frame-pointer

@@ -71,6 +71,11 @@ Result<AdapterFile> AdapterFile::open(std::string_view path, const AdapterOption
   return detail::guarded([&]() -> Result<AdapterFile> {
     std::filesystem::path tensors{std::string(path)};
     std::error_code error;
+    // What the caller gave, not the files expected in it.
+    if (!std::filesystem::exists(tensors, error) && !error) {
+      return Status(StatusCode::invalid_argument,
+                    "no such PEFT directory or safetensors file: " + detail::quote(path));
+    }
     if (std::filesystem::is_directory(tensors, error)) tensors /= kTensorsName;
     const std::filesystem::path config = tensors.parent_path() / kConfigName;
     auto text = detail::read_file(config.string(), detail::kMaxConfigBytes);
