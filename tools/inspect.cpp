@@ -29,10 +29,21 @@ struct Totals {
   std::int64_t max_rank = 0;
 };
 
+const char* kind_of(const AdapterModule& module) noexcept {
+  if (module.is_embedding != 0) return "embedding";
+  return module.is_parameter != 0 ? "parameter" : "linear";
+}
+
+// Pairs of A and B in the module. Where the number of experts is not known, `rank` counts all rows.
+std::int64_t num_pairs(const AdapterModule& module) noexcept {
+  return std::max<std::int64_t>(module.num_experts, 1);
+}
+
 Totals sum(std::span<const AdapterModule> modules) {
   Totals totals;
   for (const AdapterModule& module : modules) {
-    totals.parameters += module.rank * (module.in + module.out) + module.has_bias * module.out;
+    totals.parameters +=
+        num_pairs(module) * module.rank * (module.in + module.out) + module.has_bias * module.out;
     totals.bytes += module.bytes;
     totals.min_rank = totals.modules == 0 ? module.rank : std::min(totals.min_rank, module.rank);
     totals.max_rank = std::max(totals.max_rank, module.rank);
@@ -43,7 +54,8 @@ Totals sum(std::span<const AdapterModule> modules) {
 
 Json module_json(const AdapterModule& module) {
   return {{"path", module.path},
-          {"kind", module.is_embedding != 0 ? "embedding" : "linear"},
+          {"kind", kind_of(module)},
+          {"experts", module.num_experts == 0 ? Json(nullptr) : Json(module.num_experts)},
           {"rank", module.rank},
           {"alpha", module.alpha},
           {"scaling", module.scaling},
@@ -107,18 +119,20 @@ Json adapter_json(const std::string& path, const AdapterFile& file, const Safete
 }
 
 void print_modules(std::span<const AdapterModule> modules, Output& out) {
-  std::vector<std::vector<std::string>> rows = {
-      {"module", "kind", "rank", "alpha", "scaling", "in", "out", "dtype", "bias", "bytes"}};
+  std::vector<std::vector<std::string>> rows = {{"module", "kind", "experts", "rank", "alpha",
+                                                 "scaling", "in", "out", "dtype", "bias", "bytes"}};
   for (const AdapterModule& module : modules) {
     std::string dtype = to_string(module.a_dtype);
     if (module.a_dtype != module.b_dtype) dtype += std::string("/") + to_string(module.b_dtype);
-    rows.push_back({printable(module.path), module.is_embedding != 0 ? "embedding" : "linear",
-                    fmt::format("{}", module.rank), fmt::format("{}", module.alpha),
-                    fmt::format("{}", module.scaling), fmt::format("{}", module.in),
-                    fmt::format("{}", module.out), dtype, module.has_bias != 0 ? "yes" : "",
-                    fmt::format("{}", module.bytes)});
+    const std::string experts =
+        module.num_experts == 0 ? "?" : fmt::format("{}", module.num_experts);
+    rows.push_back({printable(module.path), kind_of(module),
+                    module.is_parameter != 0 ? experts : "", fmt::format("{}", module.rank),
+                    fmt::format("{}", module.alpha), fmt::format("{}", module.scaling),
+                    fmt::format("{}", module.in), fmt::format("{}", module.out), dtype,
+                    module.has_bias != 0 ? "yes" : "", fmt::format("{}", module.bytes)});
   }
-  if (!modules.empty()) out.write(table(rows, "llrrrrrllr") + "\n");
+  if (!modules.empty()) out.write(table(rows, "llrrrrrrllr") + "\n");
 }
 
 void print_findings(std::span<const Finding> findings, Severity severity, Output& out) {

@@ -70,6 +70,21 @@ TEST_CASE("inspect: H1: rsLoRA") {
   for (const json& module : document["modules"]) CHECK(module["scaling"] == 4.0);  // 8 / sqrt(4)
 }
 
+TEST_CASE("inspect: a parameter of experts, all of whose pairs count") {
+  const std::string path = RANKFOLD_TEST_DATA "/peft_moe/adapters/experts_r4";
+  const json document = run_tool({"inspect", path, "--json"}).json();
+  REQUIRE(document["modules"].size() == 4);
+  for (const json& module : document["modules"]) {
+    CHECK(module["kind"] == "parameter");
+    CHECK(module["experts"] == 6);
+    CHECK(module["rank"] == 4);
+    CHECK(module["bytes"] == 4 * 6 * 4 * (module["in"].get<int>() + module["out"].get<int>()));
+  }
+  // Everything in the file is float32.
+  CHECK(4 * document["totals"]["parameters"].get<int>() == document["totals"]["bytes"]);
+  CHECK(contains(run_tool({"inspect", path}).out, "parameter"));
+}
+
 TEST_CASE("inspect: every golden adapter, accepted or refused by name with a full report") {
   struct Line {
     const char* name;

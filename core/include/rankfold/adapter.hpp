@@ -142,7 +142,7 @@ class RANKFOLD_EXPORT AdapterFile {
   std::unique_ptr<State> state_;
 };
 
-/// open() and bind().
+/// AdapterFile::open(path, options), then bind(targets), with their errors.
 RANKFOLD_EXPORT Result<Adapter> load_adapter(std::string_view path,
                                              std::span<const TargetSpec> targets,
                                              const AdapterOptions& options = {});

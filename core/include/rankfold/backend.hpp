@@ -70,7 +70,9 @@ class RANKFOLD_EXPORT LoraBackend {
   /// Waits until everything enqueued has run; returns the first error of the stream's work.
   Status synchronize(Stream stream) noexcept;
 
+  /// A new event, never recorded. Errors: out_of_memory, device_error.
   Result<Event> create_event() noexcept;
+  /// Null is legal. Waits that were enqueued before still hold.
   void destroy_event(Event event) noexcept;
   /// The event completes when everything enqueued on the stream so far has run. A later record
   /// replaces an earlier one.
@@ -79,6 +81,7 @@ class RANKFOLD_EXPORT LoraBackend {
   Status wait(Stream stream, Event event) noexcept;
   /// true: completed, or never recorded. Does not wait.
   Result<bool> query(Event event) noexcept;
+  /// The host waits until query() is true. Errors: invalid_argument (null), device_error.
   Status synchronize(Event event) noexcept;
 
   /// Strategies and configurations, in the order in which they are considered. Returns how many

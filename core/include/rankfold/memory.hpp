@@ -28,12 +28,14 @@ class RANKFOLD_EXPORT Buffer {
   }
   ~Buffer();
 
+  /// Null when the buffer is empty.
   void* data() const noexcept { return data_; }
   template <class T>
   T* as() const noexcept {
     return static_cast<T*>(data_);
   }
   std::size_t bytes() const noexcept { return bytes_; }
+  /// The whole buffer as an operation takes it.
   Workspace workspace() const noexcept;
 
  private:
@@ -53,6 +55,7 @@ class RANKFOLD_EXPORT Buffer {
 class RANKFOLD_EXPORT OwnedStream {
  public:
   OwnedStream() = default;
+  /// Errors as LoraBackend::create_stream.
   static Result<OwnedStream> create(LoraBackend& backend,
                                     StreamMode mode = StreamMode::automatic) noexcept;
   OwnedStream(OwnedStream&& other) noexcept { swap(other); }
@@ -64,6 +67,7 @@ class RANKFOLD_EXPORT OwnedStream {
   ~OwnedStream();
   Stream get() const noexcept { return stream_; }
   operator Stream() const noexcept { return stream_; }  // NOLINT: it is a stream
+  /// As LoraBackend::synchronize.
   Status synchronize() noexcept;
 
  private:
@@ -93,15 +97,16 @@ class RANKFOLD_EXPORT AdapterTable {
   /// Binds memory that the host owns; validated, then enqueued on the stream in order. The entry is
   /// copied: `entry` may go at once. in_limit 0 means in; strides 0 mean dense (in_limit, rank).
   /// Not for the hot path: may wait for staging memory, whose earlier copy must have run.
+  /// Errors: invalid_argument (place, rank, strides, null, scaling not finite), device_error.
   Status set_entry(std::int32_t slot, std::int32_t expert, std::int32_t slice,
                    const AdapterEntry& entry, Stream stream) noexcept;
-  /// Makes all entries of the slot rank 0.
+  /// Makes all entries of the slot rank 0. Errors: invalid_argument (slot), device_error.
   Status clear_slot(std::int32_t slot, Stream stream) noexcept;
 
   /// Binds stacked tensors whole (num_experts 1): a [slots, slices * max_rank, in], of which slice
   /// i of a slot starts at row i * max_rank; b [slots, sum of out, max_rank]; ranks and scalings
   /// host arrays [slots * slices]. dtypes must be the table's; a and b dense in their last
-  /// dimension.
+  /// dimension. Errors: invalid_argument, before any entry is written; device_error.
   Status bind_stacked(const ConstTensorView& a, const ConstTensorView& b, const std::int32_t* ranks,
                       const float* scalings, Stream stream) noexcept;
 

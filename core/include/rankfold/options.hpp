@@ -66,6 +66,7 @@ struct CallOptions {
 RANKFOLD_EXPORT const char* to_string(Op op) noexcept;
 RANKFOLD_EXPORT const char* to_string(Strategy strategy) noexcept;
 RANKFOLD_EXPORT const char* to_string(YMode mode) noexcept;
+/// What has this name; nothing for any other text.
 RANKFOLD_EXPORT std::optional<Op> parse_op(std::string_view name) noexcept;
 RANKFOLD_EXPORT std::optional<Strategy> parse_strategy(std::string_view name) noexcept;
 RANKFOLD_EXPORT std::optional<YMode> parse_y_mode(std::string_view name) noexcept;

@@ -157,7 +157,9 @@ class RANKFOLD_EXPORT AdapterPool {
   /// Errors: invalid_argument (not resident), no_room (pinned), device_error.
   Status unload(AdapterHandle handle, std::span<const Stream> step_streams);
 
+  /// Whether this version still has its slot.
   bool resident(AdapterHandle handle) const noexcept;
+  /// Sizes and counts at this moment.
   PoolStats stats() const noexcept;
 
  private:

@@ -75,6 +75,7 @@ struct BackendChoice {
 /// Process-wide, thread-safe, never destroyed. Listing creates no backend.
 class RANKFOLD_EXPORT Registry {
  public:
+  /// The registry of the process, with the backends that somebody has added.
   static Registry& instance() noexcept;
 
   /// Adds a host's own backend. Errors: invalid_argument (name, null function, name taken),
@@ -112,6 +113,7 @@ RANKFOLD_EXPORT Registry& registry() noexcept;
 
 /// registry().backend(), throwing Error.
 RANKFOLD_EXPORT LoraBackend& backend();
+/// registry().backend().
 RANKFOLD_EXPORT Result<LoraBackend*> try_backend() noexcept;
 /// registry().get(specification), throwing Error: "reference", "cuda:1".
 RANKFOLD_EXPORT LoraBackend& get_backend(const char* specification);

@@ -9,6 +9,7 @@
 
 RANKFOLD_NAMESPACE_BEGIN
 
+/// What the host has at a target: which operation adds its deltas.
 enum class TargetKind : std::int32_t { linear = 0, embedding = 1, experts = 2 };
 
 /// One packed projection of a target. Strings are copied by whoever takes the spec.

@@ -20,6 +20,7 @@ struct Device {
   friend constexpr bool operator==(Device, Device) = default;
 };
 
+/// Most dimensions of a view.
 inline constexpr int kMaxDims = 4;
 
 /// A tensor to be read. Owns nothing; plain data. Strides are in elements and may be 0.
@@ -59,6 +60,7 @@ inline ConstTensorView const_matrix(const void* data, DType dtype, std::int64_t 
   return {data,  dtype, 2, {rows, columns, 0, 0}, {row_stride < 0 ? columns : row_stride, 1, 0, 0},
           device};
 }
+/// The same to be written.
 inline TensorView matrix(void* data, DType dtype, std::int64_t rows, std::int64_t columns,
                          Device device = {}, std::int64_t row_stride = -1) noexcept {
   return {data,  dtype, 2, {rows, columns, 0, 0}, {row_stride < 0 ? columns : row_stride, 1, 0, 0},
@@ -70,6 +72,7 @@ ConstTensorView const_matrix(const T* data, std::int64_t rows, std::int64_t colu
                              Device device = {}, std::int64_t row_stride = -1) noexcept {
   return const_matrix(data, kDTypeOf<T>, rows, columns, device, row_stride);
 }
+/// The same to be written, with the dtype of T.
 template <class T>
 requires(!std::is_const_v<T>) TensorView matrix(T* data, std::int64_t rows, std::int64_t columns,
                                                 Device device = {}, std::int64_t row_stride = -1)
@@ -80,6 +83,7 @@ inline ConstTensorView const_vector(const void* data, DType dtype, std::int64_t 
                                     Device device = {}) noexcept {
   return {data, dtype, 1, {size, 0, 0, 0}, {1, 0, 0, 0}, device};
 }
+/// The same with the dtype of T.
 template <class T>
 ConstTensorView const_vector(const T* data, std::int64_t size, Device device = {}) noexcept {
   return const_vector(data, kDTypeOf<T>, size, device);

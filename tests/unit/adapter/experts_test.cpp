@@ -140,6 +140,15 @@ TEST_CASE("experts: a pair of the transposed parameter is bound the other way ro
   }
 }
 
+TEST_CASE("experts: delta_scale multiplies the scaling of every expert") {
+  Experts model;
+  model.targets[0].delta_scale = 0.5f;
+  const auto adapter = model.bind(kOne, pair("m.experts", 6, 7, 5));
+  REQUIRE_MESSAGE(adapter.ok(), adapter.status().message());
+  REQUIRE(adapter->bindings().size() == 3);
+  for (const auto& binding : adapter->bindings()) CHECK(binding.scaling == 1.5f);
+}
+
 TEST_CASE("F5: where in equals out, the host says which way round, and both ways differ") {
   Experts model;
   model.up.out = 5;  // 3 experts of rank 2, in 5, out 5

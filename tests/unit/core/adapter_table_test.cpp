@@ -198,6 +198,39 @@ TEST_CASE("a copy or an event that fails is reported, and the table stays usable
   CHECK(at(table, 0, 0, 0).rank == 2);
 }
 
+TEST_CASE("an entry of rank 0 is all zero, whatever else it says") {
+  FakeBackend backend;
+  AdapterTable table = AdapterTable::create(backend, shape()).value();
+  OwnedStream stream = OwnedStream::create(backend, StreamMode::worker).value();
+  REQUIRE(table.set_entry(1, 0, 1, entry(2), stream).ok());
+  REQUIRE(table.set_entry(1, 0, 1, entry(0, 3.0f), stream).ok());
+  REQUIRE(stream.synchronize().ok());
+  static const AdapterEntry kZero;
+  CHECK(std::memcmp(&at(table, 1, 0, 1), &kZero, sizeof(kZero)) == 0);
+}
+
+TEST_CASE("bind_stacked: each slice of B begins after all that stand before it") {
+  FakeBackend backend;
+  TableShape wide = shape(2);
+  wide.num_slices = 3;
+  wide.out[2] = 7;  // behind 5 and 3
+  AdapterTable table = AdapterTable::create(backend, wide).value();
+  OwnedStream stream = OwnedStream::create(backend, StreamMode::worker).value();
+  const Device device = backend.device();
+  const ConstTensorView a{weights, DType::f32, 3, {2, 12, 8, 0}, {96, 8, 1, 0}, device};
+  const ConstTensorView b{weights + 1000, DType::f32, 3, {2, 15, 4, 0}, {60, 4, 1, 0}, device};
+  const std::vector<std::int32_t> ranks(6, 4);
+  const std::vector<float> scalings(6, 1.0f);
+  REQUIRE(table.bind_stacked(a, b, ranks.data(), scalings.data(), stream).ok());
+  REQUIRE(stream.synchronize().ok());
+  for (int slot = 0; slot < 2; ++slot) {
+    CHECK(at(table, slot, 0, 0).b == weights + 1000 + slot * 60);
+    CHECK(at(table, slot, 0, 1).b == weights + 1000 + slot * 60 + 5 * 4);
+    CHECK(at(table, slot, 0, 2).b == weights + 1000 + slot * 60 + 8 * 4);
+    CHECK(at(table, slot, 0, 2).a == weights + slot * 96 + 2 * 4 * 8);
+  }
+}
+
 TEST_CASE("bind_stacked binds every slot and slice") {
   FakeBackend backend;
   AdapterTable table = AdapterTable::create(backend, shape()).value();

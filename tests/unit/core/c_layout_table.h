@@ -87,6 +87,7 @@ S(BackendDescriptor) M(BackendDescriptor, name) M(BackendDescriptor, interface_v
 S(MissingBackend) M(MissingBackend, name) M(MissingBackend, option) M(MissingBackend, reason)
 S(BackendListing) M(BackendListing, name) M(BackendListing, built) M(BackendListing, taken_by_auto)
   M(BackendListing, description)
+S(BackendChoice) M(BackendChoice, name) M(BackendChoice, device) M(BackendChoice, reserved)
 S(SliceSpec) M(SliceSpec, module) M(SliceSpec, out) M(SliceSpec, out_begin) M(SliceSpec, out_full)
   M(SliceSpec, base_weight) M(SliceSpec, pair_path)
 S(TargetSpec) M(TargetSpec, key) M(TargetSpec, kind) M(TargetSpec, num_slices) M(TargetSpec, slices)

@@ -239,6 +239,10 @@ typedef struct {
   C_BackendDescription description;
 } C_BackendListing;
 typedef struct {
+  char name[64];
+  int32_t device, reserved;
+} C_BackendChoice;
+typedef struct {
   const char* module;
   int64_t out, out_begin, out_full;
   C_ConstTensorView base_weight;

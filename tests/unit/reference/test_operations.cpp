@@ -216,6 +216,48 @@ TEST_CASE("E2: apply_embedding, ids outside contribute nothing") {
   }
 }
 
+TEST_CASE("D5: an entry without A adds nothing, whatever the workspace holds") {
+  Batch batch({.tokens = 30, .in = 20, .out = {12, 9}, .slots = 2});
+  for (AdapterEntry& entry : batch.entries) {
+    entry.a = nullptr;
+    REQUIRE(entry.b != nullptr);
+    entry.rank = 4;
+  }
+  for (const Strategy strategy : {Strategy::routed, Strategy::grouped}) {
+    Elements got = batch.y;
+    ApplyLinearArgs args = batch.linear(got);
+    args.options.strategy = strategy;
+    REQUIRE(run(args).ok());
+    CHECK(got.bytes == batch.y.bytes);
+  }
+}
+
+TEST_CASE("a workspace aligned to 16 bytes alone is not left") {
+  // 64 rows and 16 slots fill the parts of this plan to their last byte.
+  Batch batch({.tokens = 64, .in = 20, .out = {12}, .slots = 16, .max_rank = 4});
+  std::vector<float> h(64 * 4);
+  const GatherShrinkArgs args{.ids = const_vector(batch.ids.data(), 64),
+                              .table = batch.table(),
+                              .addressing = batch.addressing(),
+                              .h = matrix(h.data(), 64, 4)};
+  const auto bytes = workspace_bytes(device(), make_problem(args)).value();
+  Buffer memory = Buffer::create(device(), bytes + 128).value();
+  OwnedStream stream = OwnedStream::create(device()).value();
+  for (const std::size_t offset : {16, 32, 48}) {
+    CAPTURE(offset);
+    std::byte* const begin = memory.as<std::byte>() + offset;
+    std::memset(memory.data(), 0x5a, memory.bytes());
+    REQUIRE(gather_shrink(device(), args, {begin, bytes, device().device()}, stream).ok());
+    REQUIRE(stream.synchronize().ok());
+    int touched = 0;
+    for (std::size_t i = 0; i < memory.bytes(); ++i) {
+      const bool inside = i >= offset && i < offset + bytes;
+      touched += !inside && memory.as<std::byte>()[i] != std::byte{0x5a} ? 1 : 0;
+    }
+    CHECK(touched == 0);
+  }
+}
+
 TEST_CASE("isolation: NaN in a row or in an adapter reaches no other row") {
   Batch batch({.tokens = 60,
                .in = 72,
