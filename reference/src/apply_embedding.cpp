@@ -8,10 +8,9 @@ namespace {
 Status run(const Call<ApplyEmbeddingArgs>& call) {
   Operation operation(call);
   const HiddenRows h = hidden_rows(operation.parts, call.args.table.shape);
-  GatherPhase gather(call.args.ids, call.args.table, operation.route.result(), h);
-  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.route.result(),
-                     call.args.y, call.args.options.y_mode, false, operation.threads,
-                     operation.parts);
+  GatherPhase gather(call.args.ids, call.args.table, operation.routing, h);
+  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.routing, call.args.y,
+                     call.args.options.y_mode, false, operation.threads, operation.parts);
   return operation.run(gather, expand);
 }
 

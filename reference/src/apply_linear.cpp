@@ -8,11 +8,10 @@ namespace {
 Status run(const Call<ApplyLinearArgs>& call) {
   Operation operation(call);
   const HiddenRows h = hidden_rows(operation.parts, call.args.table.shape);
-  ShrinkPhase shrink(call.args.x, call.args.table, operation.route.result(), h, operation.threads,
+  ShrinkPhase shrink(call.args.x, call.args.table, operation.routing, h, operation.threads,
                      operation.parts);
-  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.route.result(),
-                     call.args.y, call.args.options.y_mode, true, operation.threads,
-                     operation.parts);
+  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.routing, call.args.y,
+                     call.args.options.y_mode, true, operation.threads, operation.parts);
   return operation.run(shrink, expand);
 }
 

@@ -31,6 +31,8 @@ struct FillTask {
   std::uint8_t value;
 };
 
+struct NoArguments {};
+
 EventState& state_of(Event event) noexcept { return *static_cast<EventState*>(event.handle); }
 
 }  // namespace
@@ -86,7 +88,18 @@ Result<Stream> ReferenceBackend::do_create_stream(StreamMode mode) {
                           "create_stream: mode is %d; it should be automatic, inline_ or worker",
                           static_cast<int>(mode));
   }
-  return streams_.create(mode);
+  auto stream = streams_.create(mode);
+  if (!stream.ok()) return stream;
+  // The thread that will run the operations takes what it needs for TBB now.
+  const Status status = StreamQueue::of(*stream).enqueue<NoArguments>(
+      [](const NoArguments&) {
+        prepare_thread();
+        return Status();
+      },
+      {});
+  if (status.ok()) return stream;
+  streams_.destroy(*stream);
+  return status;
 }
 
 void ReferenceBackend::do_destroy_stream(Stream stream) noexcept { streams_.destroy(stream); }

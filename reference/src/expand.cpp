@@ -9,9 +9,8 @@ Status run(const Call<ExpandArgs>& call) {
   Operation operation(call);
   HiddenRows h{const_cast<float*>(static_cast<const float*>(call.args.h.data)),
                call.args.h.strides[0], true, false};  // only read
-  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.route.result(),
-                     call.args.y, call.args.options.y_mode, true, operation.threads,
-                     operation.parts);
+  ExpandPhase expand(h, call.args.table, call.args.addressing, operation.routing, call.args.y,
+                     call.args.options.y_mode, true, operation.threads, operation.parts);
   return operation.run(expand);
 }
 

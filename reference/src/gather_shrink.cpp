@@ -7,8 +7,7 @@ namespace {
 
 Status run(const Call<GatherShrinkArgs>& call) {
   Operation operation(call);
-  GatherPhase gather(call.args.ids, call.args.table, operation.route.result(),
-                     hidden_rows(call.args.h));
+  GatherPhase gather(call.args.ids, call.args.table, operation.routing, hidden_rows(call.args.h));
   return operation.run(gather);
 }
 

@@ -23,14 +23,15 @@ class Operation {
       : args(call.args),
         problem(make_problem(call.args)),
         parts(parts_of(plan_workspace(problem), call.workspace)),
-        threads(std::min(useful_threads(problem), available_threads())),
-        route(args.addressing, args.table, grouping(problem), threads, parts) {}
+        threads(std::min(max_lanes(), available_threads())),
+        routing(route_rows(args.addressing, args.table, grouping(problem), threads, parts)) {}
 
-  /// Runs routing, then the phases given.
+  /// Runs the phases, in the caller alone where no more is worth it.
   template <class... Phases>
   Status run(Phases&... phases) {
-    const std::array<Phase*, sizeof...(Phases) + 1> all = {&route, &phases...};
-    run_phases(all, threads);
+    const std::array<Phase*, sizeof...(Phases)> all = {&phases...};
+    const std::int64_t rows = args.addressing.num_tokens - routing.num_bare;
+    run_phases(all, worth_threads(problem, rows) ? threads : 1);
     return {};
   }
 
@@ -38,7 +39,7 @@ class Operation {
   const Problem problem;
   const WorkspaceParts parts;
   const int threads;
-  RoutePhase route;
+  const Routing routing;
 
  private:
   static Grouping grouping(const Problem& problem) noexcept {

@@ -60,11 +60,14 @@ struct Work {
   }
 };
 
-/// Waits until as many threads as TBB gives have run a task: the memory of a thread that starts is
-/// then taken here, and not in the middle of an operation.
+/// Waits until as many threads as TBB gives have run a task, once in the process: the memory of a
+/// thread that starts is then taken here, and not in the middle of an operation. TBB promises no
+/// thread, so the wait ends after a while.
 void start_threads(int threads) {
+  static std::atomic<int> started{1};
+  if (started.load() >= threads) return;
   std::atomic<int> arrived{0};
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
   const auto arrive = [&] {
     arrived.fetch_add(1);
     while (arrived.load() < threads && std::chrono::steady_clock::now() < deadline) {
@@ -75,6 +78,7 @@ void start_threads(int threads) {
   for (int i = 1; i < threads; ++i) group.run(arrive);
   arrive();
   group.wait();
+  started = threads;
 }
 
 /// A task's memory comes from a pool of the spawning thread that only grows. Holding more tasks at
@@ -115,7 +119,10 @@ void prepare_thread() {
 
 void run_phases(std::span<Phase* const> phases, int lanes) {
   Work work{phases, {}};
-  const int threads = std::min({lanes, max_lanes(), available_threads()});
+  std::int64_t most = 0;  // items of one phase: more threads than that have nothing to do
+  for (const Phase* phase : phases) most = std::max(most, phase->num_items());
+  const int threads = static_cast<int>(
+      std::min<std::int64_t>(std::min({lanes, max_lanes(), available_threads()}), most));
   if (threads <= 1) {
     work.run(0);
     return;

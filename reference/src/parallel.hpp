@@ -13,7 +13,7 @@ namespace reference {
 /// there are: that makes results the same at any thread count.
 class Phase {
  public:
-  /// Asked after the phases before it are done; the same answer for everybody.
+  /// Always the same answer.
   virtual std::int64_t num_items() const noexcept = 0;
   /// `lane` is the caller's own number below max_lanes: an index of scratch memory.
   virtual void run(std::int64_t item, int lane) noexcept = 0;

@@ -15,62 +15,66 @@ constexpr std::int64_t kMinGroupRows = 24;
 constexpr std::int64_t kMaxGroupRows = 240;
 constexpr std::int64_t kGroupUnit = 12;
 
-}  // namespace
+// Walks the addressing once.
+class Router {
+ public:
+  Router(const LoraAddressing& addressing, const AdapterTableView& table, Grouping grouping,
+         int threads, const WorkspaceParts& parts) noexcept
+      : addressing_(addressing),
+        table_(table),
+        grouping_(grouping),
+        threads_(threads),
+        parts_(parts) {}
 
-std::int64_t sort_by_slot(const std::int32_t* token_slots, std::int64_t num_tokens,
-                          std::int32_t num_slots, std::int32_t* ends,
-                          std::int32_t* order) noexcept {
-  std::fill_n(ends, num_slots, 0);
-  const auto valid = [num_slots](std::int32_t slot) { return slot >= 0 && slot < num_slots; };
-  for (std::int64_t t = 0; t < num_tokens; ++t) {
-    if (valid(token_slots[t])) ++ends[token_slots[t]];
+  Routing route() noexcept {
+    result_ = {parts_.groups, 0, parts_.order, parts_.bare, 0};
+    if (addressing_.active_rows_bound == 0) {
+      all_bare();
+    } else if (addressing_.mode == AddressingMode::uniform) {
+      route_uniform();
+    } else if (addressing_.mode == AddressingMode::grouped) {
+      route_segments();
+    } else {
+      route_tokens();
+    }
+    return result_;
   }
-  std::int32_t total = 0;
-  for (std::int32_t slot = 0; slot < num_slots; ++slot) {
-    total += std::exchange(ends[slot], total);  // now where the slot begins
-  }
-  for (std::int64_t t = 0; t < num_tokens; ++t) {
-    const std::int32_t slot = token_slots[t];
-    if (valid(slot)) order[ends[slot]++] = static_cast<std::int32_t>(t);
-  }
-  return total;
-}
 
-RoutePhase::RoutePhase(const LoraAddressing& addressing, const AdapterTableView& table,
-                       Grouping grouping, int threads, const WorkspaceParts& parts) noexcept
-    : addressing_(addressing),
-      table_(table),
-      grouping_(grouping),
-      threads_(threads),
-      parts_(parts) {}
-
-void RoutePhase::run(std::int64_t, int) noexcept {
-  result_ = {parts_.groups, 0, parts_.order, parts_.bare, 0};
-  if (addressing_.active_rows_bound == 0) return all_bare();
-  switch (addressing_.mode) {
-    case AddressingMode::uniform:
-      return route_uniform();
-    case AddressingMode::grouped:
-      return route_segments();
-    case AddressingMode::tokens:
-      return route_tokens();
+ private:
+  void route_uniform() noexcept;
+  void route_tokens() noexcept;
+  void route_segments() noexcept;
+  void all_bare() noexcept;
+  /// Cuts rows [begin, begin + count) of the order, which share a slot, into groups.
+  void add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
+                  std::int64_t rows_per_group) noexcept;
+  std::int64_t rows_per_group(std::int64_t num_rows) const noexcept;
+  bool valid(std::int32_t slot) const noexcept {
+    return slot >= 0 && slot < table_.shape.num_slots;
   }
-}
 
-void RoutePhase::all_bare() noexcept {
+  const LoraAddressing& addressing_;
+  const AdapterTableView& table_;
+  const Grouping grouping_;
+  const int threads_;
+  const WorkspaceParts& parts_;
+  Routing result_;
+};
+
+void Router::all_bare() noexcept {
   result_.num_bare = addressing_.num_tokens;
   std::iota(parts_.bare, parts_.bare + addressing_.num_tokens, 0);
 }
 
-std::int64_t RoutePhase::rows_per_group(std::int64_t num_rows) const noexcept {
+std::int64_t Router::rows_per_group(std::int64_t num_rows) const noexcept {
   if (grouping_ == Grouping::by_row) return 1;
   const std::int64_t share = (num_rows + 4 * threads_ - 1) / (4 * threads_);
   const std::int64_t rows = (share + kGroupUnit - 1) / kGroupUnit * kGroupUnit;
   return std::clamp(rows, kMinGroupRows, kMaxGroupRows);
 }
 
-void RoutePhase::add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
-                            std::int64_t rows_per_group) noexcept {
+void Router::add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
+                        std::int64_t rows_per_group) noexcept {
   const std::int64_t entry = entry_index(table_, slot, 0, 0);
   for (std::int64_t done = 0; done < count; done += rows_per_group) {
     parts_.groups[result_.num_groups++] = {
@@ -79,14 +83,14 @@ void RoutePhase::add_groups(std::int64_t slot, std::int64_t begin, std::int64_t 
   }
 }
 
-void RoutePhase::route_uniform() noexcept {
+void Router::route_uniform() noexcept {
   if (!valid(addressing_.uniform_slot)) return all_bare();
   const std::int64_t rows = addressing_.num_tokens;
   std::iota(parts_.order, parts_.order + rows, 0);
   add_groups(addressing_.uniform_slot, 0, rows, rows_per_group(rows));
 }
 
-void RoutePhase::route_tokens() noexcept {
+void Router::route_tokens() noexcept {
   const std::int32_t* const slots = addressing_.token_slots;
   const std::int64_t rows = addressing_.num_tokens;
   for (std::int64_t t = 0; t < rows; ++t) {
@@ -112,7 +116,7 @@ void RoutePhase::route_tokens() noexcept {
   }
 }
 
-void RoutePhase::route_segments() noexcept {
+void Router::route_segments() noexcept {
   const std::int64_t rows = addressing_.num_tokens;
   const std::int64_t step = rows_per_group(rows);
   const std::int64_t num_segments =
@@ -138,6 +142,32 @@ void RoutePhase::route_segments() noexcept {
   for (std::int64_t t = 0; t < rows; ++t) {
     if (parts_.marks[t] == 0) parts_.bare[result_.num_bare++] = static_cast<std::int32_t>(t);
   }
+}
+
+}  // namespace
+
+std::int64_t sort_by_slot(const std::int32_t* token_slots, std::int64_t num_tokens,
+                          std::int32_t num_slots, std::int32_t* ends,
+                          std::int32_t* order) noexcept {
+  std::fill_n(ends, num_slots, 0);
+  const auto valid = [num_slots](std::int32_t slot) { return slot >= 0 && slot < num_slots; };
+  for (std::int64_t t = 0; t < num_tokens; ++t) {
+    if (valid(token_slots[t])) ++ends[token_slots[t]];
+  }
+  std::int32_t total = 0;
+  for (std::int32_t slot = 0; slot < num_slots; ++slot) {
+    total += std::exchange(ends[slot], total);  // now where the slot begins
+  }
+  for (std::int64_t t = 0; t < num_tokens; ++t) {
+    const std::int32_t slot = token_slots[t];
+    if (valid(slot)) order[ends[slot]++] = static_cast<std::int32_t>(t);
+  }
+  return total;
+}
+
+Routing route_rows(const LoraAddressing& addressing, const AdapterTableView& table,
+                   Grouping grouping, int threads, const WorkspaceParts& parts) noexcept {
+  return Router(addressing, table, grouping, threads, parts).route();
 }
 
 }  // namespace reference

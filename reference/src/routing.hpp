@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "parallel.hpp"
 #include "plan.hpp"
 #include "rankfold/adapter_table.hpp"
 #include "rankfold/addressing.hpp"
@@ -28,35 +27,10 @@ enum class Grouping : std::int32_t {
 };
 
 /// Reads the addressing and fills the workspace. Device data is never trusted: whatever the arrays
-/// hold, only rows of [0, num_tokens) and entries of the table come out, each row once.
-class RoutePhase final : public Phase {
- public:
-  RoutePhase(const LoraAddressing& addressing, const AdapterTableView& table, Grouping grouping,
-             int threads, const WorkspaceParts& parts) noexcept;
-  std::int64_t num_items() const noexcept override { return 1; }
-  void run(std::int64_t item, int lane) noexcept override;
-  const Routing& result() const noexcept { return result_; }
-
- private:
-  void route_uniform() noexcept;
-  void route_tokens() noexcept;
-  void route_segments() noexcept;
-  void all_bare() noexcept;
-  /// Cuts rows [begin, begin + count) of the order, which share a slot, into groups.
-  void add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
-                  std::int64_t rows_per_group) noexcept;
-  std::int64_t rows_per_group(std::int64_t num_rows) const noexcept;
-  bool valid(std::int32_t slot) const noexcept {
-    return slot >= 0 && slot < table_.shape.num_slots;
-  }
-
-  const LoraAddressing& addressing_;
-  const AdapterTableView& table_;
-  const Grouping grouping_;
-  const int threads_;
-  const WorkspaceParts parts_;
-  Routing result_;
-};
+/// hold, only rows of [0, num_tokens) and entries of the table come out, each row once. `threads`
+/// decides how long a group may be, never what its rows become.
+Routing route_rows(const LoraAddressing& addressing, const AdapterTableView& table,
+                   Grouping grouping, int threads, const WorkspaceParts& parts) noexcept;
 
 /// Stable counting sort of the rows whose slot is in [0, num_slots). Afterwards `order` holds them
 /// by ascending slot and ends[slot] is where the slot's rows end. Returns their number.

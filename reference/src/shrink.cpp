@@ -7,8 +7,8 @@ namespace {
 
 Status run(const Call<ShrinkArgs>& call) {
   Operation operation(call);
-  ShrinkPhase shrink(call.args.x, call.args.table, operation.route.result(),
-                     hidden_rows(call.args.h), operation.threads, operation.parts);
+  ShrinkPhase shrink(call.args.x, call.args.table, operation.routing, hidden_rows(call.args.h),
+                     operation.threads, operation.parts);
   return operation.run(shrink);
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 
 #include "backend.hpp"
-#include "parallel.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -50,16 +49,16 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
   }
 }
 
-int useful_threads(const Problem& problem) noexcept {
-  constexpr double kSerialProducts = 65536;  // about ten microseconds of one core
+bool worth_threads(const Problem& problem, std::int64_t rows) noexcept {
+  constexpr double kSerialProducts = 65536;   // about ten microseconds of one core
+  constexpr std::int64_t kSerialRows = 4096;  // that are only cleared
   const TableShape& shape = problem.shape;
   const double width = static_cast<double>(total_out(shape)) +
                        (problem.op == Op::shrink || problem.op == Op::apply_linear
                             ? static_cast<double>(shape.in) * shape.num_slices
                             : 0.0);
-  const double products =
-      static_cast<double>(problem.bounds.active_rows) * std::max(shape.max_rank, 1) * width;
-  return products < kSerialProducts && problem.bounds.rows < 4096 ? 1 : max_lanes();
+  return static_cast<double>(rows) * std::max(shape.max_rank, 1) * width >= kSerialProducts ||
+         (problem.bounds.rows >= kSerialRows && problem.options.y_mode == YMode::overwrite);
 }
 
 int ReferenceBackend::do_list_strategies(StrategyInfo* out, int capacity) const {

@@ -11,8 +11,8 @@ namespace reference {
 /// a row's sums are taken in an order that only its own sizes determine.
 Result<Strategy> choose_strategy(const Problem& problem) noexcept;
 
-/// Threads worth starting: 1 where the work is done sooner than a thread wakes.
-int useful_threads(const Problem& problem) noexcept;
+/// Whether a second thread is worth waking for so many rows with an adapter.
+bool worth_threads(const Problem& problem, std::int64_t rows) noexcept;
 
 }  // namespace reference
 RANKFOLD_NAMESPACE_END

@@ -148,8 +148,8 @@ TEST_CASE("events: order across streams of both modes, without blocking the host
 TEST_CASE("events outlive their stream") {
   Event event = device().create_event().value();
   for (int i = 0; i < 3; ++i) {
-    OwnedStream stream = worker();
     std::vector<int> log;
+    OwnedStream stream = worker();
     enqueue_append(stream, log, i);
     REQUIRE(device().record(event, stream).ok());
   }
