@@ -101,6 +101,7 @@ class Planner {
 
   Status check_numbers() const {
     if (binding_->rank < 1) return wrong("rank is %d; it should be at least 1", binding_->rank);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): check_place() has set it
     if (binding_->rank > target_->shape.max_rank) {
       return wrong("rank is %d; max_rank of the pool is %d", binding_->rank,
                    target_->shape.max_rank);
