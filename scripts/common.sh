@@ -47,7 +47,7 @@ need_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c '
     apt-get -q update &&
     apt-get -q install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@"' apt "${missing[@]}" >build/apt.log 2>&1 || {
-    grep '^[EW]:' build/apt.log | head -n 5 >&2 || tail -n 5 build/apt.log >&2
+    grep -m 5 '^[EW]:' build/apt.log >&2 || tail -n 5 build/apt.log >&2
     fail "the packages could not be installed (is there a network?); all of apt's output is in build/apt.log"
   }
 }
