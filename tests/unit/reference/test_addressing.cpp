@@ -122,7 +122,7 @@ TEST_CASE("hostile arrays: offsets, orders, slots and counts out of range are sk
   CHECK(apply(batch, grouped.over(batch.addressing(), 3)).bytes == batch.y.bytes);
 }
 
-TEST_CASE("A1: sizes whose workspace cannot exist are refused, and never wrap to a small one") {
+TEST_CASE("B1: sizes whose workspace cannot exist are refused, and never wrap to a small one") {
   Problem problem;
   problem.op = Op::apply_linear;
   problem.shape.num_slots = 1;
