@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "adapter/parsed_adapter.hpp"
+#include "adapter/safetensors_header.hpp"
 #include "guard.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -80,7 +81,7 @@ Result<AdapterFile> AdapterFile::open(std::string_view path, const AdapterOption
     const std::filesystem::path config = tensors.parent_path() / kConfigName;
     auto text = detail::read_file(config.string(), detail::kMaxConfigBytes);
     if (!text) return text.status();
-    auto bytes = detail::read_file(tensors.string());
+    auto bytes = detail::read_file(tensors.string(), UINTMAX_MAX, &detail::check_file_start);
     if (!bytes) return bytes.status();
     return parse({reinterpret_cast<const char*>(text->data()), text->size()}, std::move(*bytes),
                  path, options);
