@@ -140,8 +140,8 @@ class Planner {
     if (converts_exactly(from, to) || options_.narrowing == Narrowing::allow) return {};
     return wrong(
         "%s is %s and the table is %s, which may lose bits; PoolOptions::narrowing should "
-        "be allow",
-        name, to_string(from), to_string(to));
+        "be allow, or PoolOptions::%c_dtype %s",
+        name, to_string(from), to_string(to), name[0] == 'A' ? 'a' : 'b', to_string(from));
   }
 
   Status check_bias() const {
