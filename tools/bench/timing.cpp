@@ -1,8 +1,8 @@
 #include "timing.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <chrono>
+#include <cmath>
 
 namespace rankfold::tools {
 namespace {
