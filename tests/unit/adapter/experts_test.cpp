@@ -1,5 +1,6 @@
 // Parameters with several experts in them: A [E * rank, in] expert-major, B [out, rank * E] with
 // the expert index fastest.
+#include <cstring>
 #include <doctest/doctest.h>
 
 #include <string>
@@ -101,7 +102,10 @@ TEST_CASE("golden experts: nested pairs are told apart by shape, fused gate and 
   const auto raw = [&](const std::string& name, std::int64_t index) {
     const auto* entry = tensors->find("base_model.model." + path + name);
     REQUIRE(entry != nullptr);
-    return static_cast<const float*>(entry->data)[index];
+    float value = 0;
+    std::memcpy(&value, static_cast<const std::byte*>(entry->data) + index * sizeof(float),
+                sizeof(value));
+    return value;
   };
   for (const auto& binding : adapter->bindings()) {
     CHECK(binding.rank == 4);
