@@ -1,8 +1,8 @@
 // Parameters with several experts in them: A [E * rank, in] expert-major, B [out, rank * E] with
 // the expert index fastest.
-#include <cstring>
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
