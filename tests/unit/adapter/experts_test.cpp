@@ -2,6 +2,7 @@
 // the expert index fastest.
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
