@@ -20,7 +20,7 @@ function(rankfold_builtin name option)
     elseif("${${variable}}" STREQUAL "OFF")
       set(reason "${variable} was OFF")
     else()
-      set(reason "this version of rankfold does not have it yet")
+      set(reason "only a later version of rankfold has it")
     endif()
     string(APPEND RANKFOLD_BUILTIN_CALLS
            "  (void)registry.add_missing({\"${name}\", \"${option}\", \"${reason}\"});\n")

@@ -42,11 +42,14 @@ need_packages() {
     fi
     as_root=(sudo)
   fi
-  say "run: installing ${missing[*]}"
+  say "run: installing ${missing[*]} (minutes; details in build/apt.log)"
+  mkdir -p build
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c '
-    apt-get -qq update &&
-    apt-get -qq install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >/dev/null' apt "${missing[@]}" ||
-    fail "the packages could not be installed: ${missing[*]}"
+    apt-get -q update &&
+    apt-get -q install --yes --no-install-recommends -o Dpkg::Use-Pty=0 "$@"' apt "${missing[@]}" >build/apt.log 2>&1 || {
+    grep -m 5 '^[EW]:' build/apt.log >&2 || tail -n 5 build/apt.log >&2
+    fail "the packages could not be installed (is there a network?); all of apt's output is in build/apt.log"
+  }
 }
 
 # Compile jobs: one a core, and 1.5 GB each of what memory is left.
@@ -68,6 +71,7 @@ jobs() {
 configure() {
   local preset=$1 log
   shift
+  command -v cmake >/dev/null || fail "cmake is missing; the packages that a build needs are: $packages_test"
   mkdir -p build
   log="build/configure-$preset.log"
   local launcher=()

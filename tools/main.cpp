@@ -148,10 +148,19 @@ int run(int argc, char** argv) {
     const CLI::App* asked = &app;
     for (const CLI::App* command : app.get_subcommands()) asked = command;
     const bool help = dynamic_cast<const CLI::CallForHelp*>(&success) != nullptr;
-    out.write(help ? asked->help() : std::string(success.what()) + "\n");
+    const std::string parent = asked == &app ? "" : app.get_name();
+    out.write(help ? asked->help(parent) : std::string(success.what()) + "\n");
     return out.finish(kExitOk);
   } catch (const CLI::ParseError& error) {
     std::string command = "rankfold";
+    // CLI11 calls a command that it does not know an argument.
+    const std::string first = argc > 1 ? argv[1] : "";
+    if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
+      fmt::print(stderr, "{}: this version has no command \"{}\"; there are:", command, first);
+      for (const auto& [name, run_command] : commands) fmt::print(stderr, " {}", name);
+      fmt::print(stderr, "\nSee `{} --help`.\n", command);
+      return kExitUsage;
+    }
     for (const CLI::App* used : app.get_subcommands()) command += " " + used->get_name();
     fmt::print(stderr, "{}: {}\nSee `{} --help`.\n", command, error.what(), command);
     return kExitUsage;

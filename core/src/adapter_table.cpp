@@ -138,6 +138,10 @@ Status AdapterTable::set_entry(std::int32_t slot, std::int32_t expert, std::int3
   if (whole.a_row_stride == 0) whole.a_row_stride = whole.in_limit;
   if (whole.b_row_stride == 0) whole.b_row_stride = whole.rank;
   if (!check.entry(whole, shape, slice)) return status;
+  if (stream.handle == nullptr) {
+    check.fail(kInvalid, "stream is null; it should be one that the backend or the host made");
+    return status;
+  }
   if (whole.rank == 0) whole = {};
   return write_entries(slot, expert * shape.num_slices + slice, 1, &whole, stream);
 }

@@ -39,7 +39,7 @@ std::optional<StatusCode> parse_status_code(std::string_view name) noexcept {
 Status::Status(StatusCode code, std::string_view text) noexcept : code_(code) {
   if (code == StatusCode::ok) text = {};
   if (text.size() < kTextBytes) {
-    std::memcpy(text_, text.data(), text.size());
+    if (!text.empty()) std::memcpy(text_, text.data(), text.size());  // data() may be null
     text_[text.size()] = '\0';
     return;
   }

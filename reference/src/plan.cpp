@@ -10,6 +10,9 @@ namespace reference {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+// Far over every machine's memory, far below where sums of sizes would wrap.
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
+constexpr std::int64_t kMaxIn = std::int64_t{1} << 56;
 
 bool shrinks(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear; }
 bool expands(Op op) noexcept {
@@ -24,25 +27,38 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   const TableShape& shape = problem.shape;
   const std::int64_t rows = problem.bounds.rows;
   if (rows <= 0) return plan;
+  if (rows > kMaxRows || shape.in > kMaxIn) {
+    plan.too_large = true;
+    return plan;
+  }
   std::size_t at = 0;
-  const auto take = [&at](std::int64_t count, std::size_t bytes) {
+  const auto take = [&](std::int64_t count, std::int64_t width, std::size_t bytes) {
     const std::size_t offset = at;
-    at += (static_cast<std::size_t>(count) * bytes + kAlignment - 1) / kAlignment * kAlignment;
+    std::int64_t size = 0;
+    std::int64_t end = 0;
+    // No sum of these can wrap: whatever passes kMaxBytes ends the plan.
+    if (__builtin_mul_overflow(count, width, &size) ||
+        __builtin_mul_overflow(size, static_cast<std::int64_t>(bytes), &size) ||
+        __builtin_add_overflow(static_cast<std::int64_t>(at), size, &end) || end > kMaxBytes) {
+      plan.too_large = true;
+      return offset;
+    }
+    at = (static_cast<std::size_t>(end) + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
   };
-  plan.order = take(rows, sizeof(std::int32_t));
-  plan.bare = take(rows, sizeof(std::int32_t));
-  plan.marks = take(rows, 1);
-  plan.groups = take(rows, sizeof(RowGroup));
-  plan.counters = take(shape.num_slots, sizeof(std::int32_t));
+  plan.order = take(rows, 1, sizeof(std::int32_t));
+  plan.bare = take(rows, 1, sizeof(std::int32_t));
+  plan.marks = take(rows, 1, 1);
+  plan.groups = take(rows, 1, sizeof(RowGroup));
+  plan.counters = take(shape.num_slots, 1, sizeof(std::int32_t));
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  plan.h = keeps_h(problem.op) ? take(rows * columns, sizeof(float)) : at;
+  plan.h = keeps_h(problem.op) ? take(rows, columns, sizeof(float)) : at;
   plan.lanes = max_lanes();
   std::int64_t floats = 0;
   if (shrinks(problem.op)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
   if (expands(problem.op)) floats = std::max(floats, expand_scratch_floats(shape.max_rank));
   plan.scratch_floats = static_cast<std::size_t>((floats + 15) / 16 * 16);
-  plan.scratch = take(plan.lanes * static_cast<std::int64_t>(plan.scratch_floats), sizeof(float));
+  plan.scratch = take(plan.lanes, static_cast<std::int64_t>(plan.scratch_floats), sizeof(float));
   plan.bytes = at + kAlignment;  // the caller's memory may start at a multiple of 16 alone
   return plan;
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "rankfold/arguments.hpp"
 #include "rankfold/problem.hpp"
@@ -30,7 +31,11 @@ struct WorkspacePlan {
   std::size_t scratch_floats = 0;
   int lanes = 1;
   std::size_t bytes = 0;
+  bool too_large = false;  ///< no memory is enough; the rest says nothing
 };
+
+/// Row numbers are int32.
+inline constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept;
 

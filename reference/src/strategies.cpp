@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 
 #include "backend.hpp"
 #include "plan.hpp"
@@ -29,6 +30,13 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
         "%s: not implemented by the reference backend of this version; it has group_tokens, "
         "shrink, expand, apply_linear, gather_shrink and apply_embedding",
         to_string(problem.op));
+  }
+  if (problem.bounds.rows > kMaxRows) {
+    return Status::format(StatusCode::unsupported,
+                          "%s: the bound of rows is %" PRId64
+                          "; the reference backend takes at most %" PRId64
+                          ", since its row numbers are int32",
+                          to_string(problem.op), problem.bounds.rows, kMaxRows);
   }
   if (problem.options.configuration < 0 || problem.options.configuration > 1) {
     return Status::format(StatusCode::unsupported,
@@ -81,7 +89,13 @@ Result<Strategy> ReferenceBackend::do_supports(const Problem& problem) const {
 
 Result<std::uint64_t> ReferenceBackend::do_workspace_bytes(const Problem& problem) const {
   if (problem.op == Op::group_tokens) return std::uint64_t{0};
-  return std::uint64_t{plan_workspace(problem).bytes};
+  const WorkspacePlan plan = plan_workspace(problem);
+  if (!plan.too_large) return std::uint64_t{plan.bytes};
+  return Status::format(StatusCode::unsupported,
+                        "%s: the workspace of %" PRId64 " rows, in %" PRId64
+                        " and num_slices * max_rank %" PRId64 " is over 2^60 bytes",
+                        to_string(problem.op), problem.bounds.rows, problem.shape.in,
+                        std::int64_t{problem.shape.num_slices} * problem.shape.max_rank);
 }
 
 }  // namespace reference

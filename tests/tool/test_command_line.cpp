@@ -31,7 +31,7 @@ TEST_CASE("help: every command, the exit codes, examples") {
     CHECK(help.exit_code == 0);
     CHECK(help.err.empty());
     CHECK(contains(help.out, "Examples:\n  "));
-    CHECK(contains(help.out, "rankfold " + command));
+    CHECK(contains(help.out, "Usage: rankfold " + command + " "));
   }
 }
 
@@ -61,6 +61,12 @@ TEST_CASE("usage errors: exit code 2, nothing on stdout, a hint on stderr") {
   }
   CHECK(contains(run_tool({"list", "--nonsense"}).err, "--nonsense"));
   CHECK(contains(run_tool({"list", "--nonsense"}).err, "rankfold list --help"));
+}
+
+TEST_CASE("an unknown command is called that, and the known ones are named") {
+  const std::string err = run_tool({"tune"}).err;
+  CHECK(contains(err, "this version has no command \"tune\""));
+  CHECK(contains(err, "list inspect check bench"));
 }
 
 TEST_CASE("no command: the help, as an error") {

@@ -181,6 +181,7 @@ TEST_CASE("inspect: I8: malformed files") {
   folder.write("adapter_config.json", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16})");
   folder.write("adapter_model.safetensors", "abc");
   CHECK(run_tool({"inspect", folder.path("")}).exit_code == 3);
+  folder.write("adapter_model.safetensors", std::string("\2\0\0\0\0\0\0\0{}", 10));
   folder.write("adapter_config.json", "{\"r\": ");
   const ToolRun run = run_tool({"inspect", folder.path("")});
   CHECK(run.exit_code == 3);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace rankfold::tools {
 namespace {
@@ -17,7 +18,7 @@ Timing summarize(std::vector<double> seconds, int units) {
   std::sort(seconds.begin(), seconds.end());
   const auto at = [&](double part) {
     const double index = part * static_cast<double>(seconds.size() - 1);
-    return seconds[static_cast<std::size_t>(index + 0.5)] / units;
+    return seconds[static_cast<std::size_t>(std::lround(index))] / units;
   };
   return {at(0.5), at(0.1), at(0.9), static_cast<int>(seconds.size())};
 }
@@ -40,6 +41,7 @@ std::vector<Timing> time_in_turn(int units, const std::vector<std::function<void
     }
   }
   std::vector<Timing> timings;
+  timings.reserve(seconds.size());
   for (std::vector<double>& samples : seconds) {
     timings.push_back(summarize(std::move(samples), units));
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "adapter/parsed_adapter.hpp"
+#include "adapter/safetensors_header.hpp"
 #include "guard.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -71,11 +72,16 @@ Result<AdapterFile> AdapterFile::open(std::string_view path, const AdapterOption
   return detail::guarded([&]() -> Result<AdapterFile> {
     std::filesystem::path tensors{std::string(path)};
     std::error_code error;
+    // What the caller gave, not the files expected in it.
+    if (!std::filesystem::exists(tensors, error) && !error) {
+      return Status(StatusCode::invalid_argument,
+                    "no such PEFT directory or safetensors file: " + detail::quote(path));
+    }
     if (std::filesystem::is_directory(tensors, error)) tensors /= kTensorsName;
     const std::filesystem::path config = tensors.parent_path() / kConfigName;
     auto text = detail::read_file(config.string(), detail::kMaxConfigBytes);
     if (!text) return text.status();
-    auto bytes = detail::read_file(tensors.string());
+    auto bytes = detail::read_file(tensors.string(), UINTMAX_MAX, &detail::check_file_start);
     if (!bytes) return bytes.status();
     return parse({reinterpret_cast<const char*>(text->data()), text->size()}, std::move(*bytes),
                  path, options);

@@ -11,6 +11,10 @@ namespace {
 
 // For one compiled pattern and the states of its automaton.
 constexpr std::int64_t kPatternMemory = 1 << 20;
+// Instructions of all patterns of a file together: 64 MB of them, some seconds to make. A pattern
+// that exceeds its own memory counts as one that fills it.
+constexpr std::uint64_t kMaxInstructions = std::uint64_t{1} << 22;
+constexpr std::uint64_t kInstructionBytes = 16;
 // Instructions times bytes over all matches of a file: some seconds at the very worst.
 constexpr std::uint64_t kMaxWork = std::uint64_t{1} << 34;
 
@@ -82,15 +86,20 @@ Status ModulePatterns::add(const std::string& pattern, double value) {
   if (const char* why = difference_to_python(pattern)) {
     return refuse(std::string("cannot be run as PEFT runs it: ") + why);
   }
+  if (exhausted()) return refuse("exceeds the memory allowed for a file's patterns");
   RE2::Options options(RE2::Quiet);
   options.set_max_mem(kPatternMemory);
   auto expression = std::make_unique<RE2>("(.*\\.)?(" + pattern + ")$", options);
+  instructions_ += expression->ok() ? static_cast<std::uint64_t>(expression->ProgramSize())
+                                    : kPatternMemory / kInstructionBytes;
   if (!expression->ok()) {
     return refuse("cannot be run in linear time: " + quote(expression->error()));
   }
   patterns_.push_back({pattern, value, has_letter_escape(pattern), std::move(expression)});
   return {};
 }
+
+bool ModulePatterns::exhausted() const noexcept { return instructions_ > kMaxInstructions; }
 
 Result<double> ModulePatterns::find(std::string_view path, double otherwise) const {
   if (patterns_.empty()) return otherwise;

@@ -29,6 +29,8 @@ class ModulePatterns {
 
   /// Appends. Errors: unsupported, quoting the pattern.
   Status add(const std::string& pattern, double value);
+  /// Whether the patterns so far fill the memory that a file's may take: add() refuses all others.
+  bool exhausted() const noexcept;
 
   bool empty() const noexcept { return patterns_.empty(); }
 
@@ -39,6 +41,7 @@ class ModulePatterns {
  private:
   struct Pattern;
   std::vector<Pattern> patterns_;
+  std::uint64_t instructions_ = 0;
   mutable std::uint64_t work_ = 0;
 };
 

@@ -158,8 +158,10 @@ class ConfigReader {
                            (ranks ? kRankRule : kAlphaRule));
         continue;
       }
+      const bool last = patterns.exhausted();  // all after it would be refused as well
       const Status status = patterns.add(pattern, number.number);
       if (!status.ok()) findings_.refuse(status.code(), key, key + ": " + status.message());
+      if (last) return;
     }
   }
 

@@ -1,6 +1,8 @@
 #include "rankfold/safetensors.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -22,16 +24,17 @@ std::uint64_t little_endian(const std::byte* bytes) noexcept {
   return value;
 }
 
-// The header's bytes, by comparisons that cannot overflow.
-Result<std::string_view> header_of(const std::vector<std::byte>& bytes) {
-  if (bytes.size() < kLengthBytes) {
+// The header's length, by comparisons that cannot overflow. `start` has the first 8 bytes of
+// `file_bytes`, or all of them where they are fewer.
+Result<std::uint64_t> header_length(const std::byte* start, std::uint64_t file_bytes) {
+  if (file_bytes < kLengthBytes) {
     return Status::format(StatusCode::malformed_file,
-                          "%zu bytes are too few for a safetensors file, the header length alone "
+                          "%llu bytes are too few for a safetensors file, the header length alone "
                           "takes 8",
-                          bytes.size());
+                          static_cast<unsigned long long>(file_bytes));
   }
-  const std::uint64_t length = little_endian(bytes.data());
-  const std::uint64_t rest = bytes.size() - kLengthBytes;
+  const std::uint64_t length = little_endian(start);
+  const std::uint64_t rest = file_bytes - kLengthBytes;
   if (length == 0) return Status(StatusCode::malformed_file, "the header length is 0");
   if (length > kMaxHeaderBytes || length > rest) {
     return Status::format(StatusCode::malformed_file,
@@ -40,8 +43,14 @@ Result<std::string_view> header_of(const std::vector<std::byte>& bytes) {
                           static_cast<unsigned long long>(kMaxHeaderBytes),
                           static_cast<unsigned long long>(rest));
   }
+  return length;
+}
+
+Result<std::string_view> header_of(const std::vector<std::byte>& bytes) {
+  const auto length = header_length(bytes.data(), bytes.size());
+  if (!length) return length.status();
   return std::string_view(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
-                          static_cast<std::size_t>(length));
+                          static_cast<std::size_t>(*length));
 }
 
 Status in_file(std::string_view name, const Status& status) {
@@ -49,6 +58,23 @@ Status in_file(std::string_view name, const Status& status) {
 }
 
 }  // namespace
+
+namespace detail {
+
+Status check_file_start(std::FILE* file, std::uintmax_t file_bytes) {
+  std::array<std::byte, kLengthBytes> start{};
+  const std::size_t count = std::min<std::uintmax_t>(start.size(), file_bytes);
+  const Status short_read(StatusCode::invalid_argument, "the file could not be read");
+  if (std::fread(start.data(), 1, count, file) != count) return short_read;
+  const auto length = header_length(start.data(), file_bytes);
+  if (!length) return length.status();
+  std::string json(static_cast<std::size_t>(*length), '\0');
+  if (std::fread(json.data(), 1, json.size(), file) != json.size()) return short_read;
+  const auto header = parse_header(json, file_bytes - kLengthBytes - *length);
+  return header ? Status() : header.status();
+}
+
+}  // namespace detail
 
 struct Safetensors::State {
   std::vector<std::byte> bytes;
@@ -65,7 +91,7 @@ Safetensors::~Safetensors() = default;
 
 Result<Safetensors> Safetensors::read(std::string_view path) {
   return detail::guarded([&]() -> Result<Safetensors> {
-    auto bytes = detail::read_file(std::string(path));
+    auto bytes = detail::read_file(std::string(path), UINTMAX_MAX, &detail::check_file_start);
     if (!bytes) return bytes.status();
     return parse(std::move(*bytes), path);
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,10 @@ struct Header {
 /// Parses and checks everything; `data_bytes` is what follows the header in the file.
 /// Errors: malformed_file.
 Result<Header> parse_header(std::string_view json, std::uint64_t data_bytes);
+
+/// Reads and checks the length and the header of a file of `file_bytes` bytes, so that a malformed
+/// one costs no memory for its data. Errors: malformed_file, invalid_argument (cannot be read).
+Status check_file_start(std::FILE* file, std::uintmax_t file_bytes);
 
 }  // namespace detail
 RANKFOLD_NAMESPACE_END

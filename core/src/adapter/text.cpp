@@ -57,7 +57,8 @@ bool is_ascii(std::string_view text) noexcept {
                       [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
 }
 
-Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t max_bytes) {
+Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t max_bytes,
+                                         Status (*check)(std::FILE*, std::uintmax_t)) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) {
@@ -76,6 +77,12 @@ Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t
     return Status(StatusCode::malformed_file, quote(path) + " has " + std::to_string(size) +
                                                   " bytes, the most is " +
                                                   std::to_string(max_bytes));
+  }
+  if (check != nullptr) {
+    if (const Status said = check(file.get(), size); !said.ok()) {
+      return Status(said.code(), quote(path) + ": " + said.message());
+    }
+    std::rewind(file.get());
   }
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -34,9 +35,10 @@ class StringStore {
 };
 
 /// A whole regular file. Errors: invalid_argument naming the path and the reason; malformed_file
-/// when it has more than `max_bytes`, before anything is read.
-Result<std::vector<std::byte>> read_file(const std::string& path,
-                                         std::uintmax_t max_bytes = UINTMAX_MAX);
+/// when it has more than `max_bytes`, before anything is read; what `check` says of the open file
+/// and its size, before memory for it is taken.
+Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t max_bytes,
+                                         Status (*check)(std::FILE*, std::uintmax_t) = nullptr);
 
 }  // namespace detail
 RANKFOLD_NAMESPACE_END

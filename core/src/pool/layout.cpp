@@ -31,6 +31,9 @@ Status check_options(const PoolOptions& options) {
     return Status::format(StatusCode::invalid_argument,
                           "pool: %s is %s; it should be f32, f16 or bf16", name, to_string(dtype));
   }
+  if (options.narrowing != Narrowing::refuse && options.narrowing != Narrowing::allow) {
+    return wrong("narrowing", static_cast<int>(options.narrowing), "refuse (0) or allow (1)");
+  }
   return {};
 }
 

@@ -101,6 +101,7 @@ class Planner {
 
   Status check_numbers() const {
     if (binding_->rank < 1) return wrong("rank is %d; it should be at least 1", binding_->rank);
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): check_place() has set it
     if (binding_->rank > target_->shape.max_rank) {
       return wrong("rank is %d; max_rank of the pool is %d", binding_->rank,
                    target_->shape.max_rank);
@@ -139,8 +140,8 @@ class Planner {
     if (converts_exactly(from, to) || options_.narrowing == Narrowing::allow) return {};
     return wrong(
         "%s is %s and the table is %s, which may lose bits; PoolOptions::narrowing should "
-        "be allow",
-        name, to_string(from), to_string(to));
+        "be allow, or PoolOptions::%c_dtype %s",
+        name, to_string(from), to_string(to), name[0] == 'A' ? 'a' : 'b', to_string(from));
   }
 
   Status check_bias() const {

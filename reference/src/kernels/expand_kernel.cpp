@@ -17,8 +17,10 @@ constexpr std::int64_t kTileColumns = kTileVectors * kLanes;
 constexpr std::int64_t kPanelFloats = 8192;  // 32 KB of B, widened for all rows of the block
 constexpr std::int64_t kMaxPanelTiles = 8;
 
-// How far ahead of its use B is asked for: the hardware's prefetcher alone gets half the bandwidth.
-constexpr std::int64_t kPrefetchBytes = 2048;
+// One row: B is read as several streams, each asked for a little ahead of its use. One stream alone
+// gets two thirds of the bandwidth.
+constexpr std::int64_t kStreams = 4;
+constexpr std::int64_t kPrefetchBytes = 1024;
 
 /// Columns of one panel: as many as fit, at least one tile.
 std::int64_t panel_columns(std::int64_t rank) noexcept {
@@ -179,6 +181,7 @@ void pack_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end) 
 template <class TY, class TB>
 inline Pair one_row_pair(const float* h, const TB* b, std::int64_t b_stride, std::int64_t columns,
                          std::int64_t rank) noexcept {
+  const char* ahead = reinterpret_cast<const char*>(b) + kPrefetchBytes;
   constexpr std::int64_t kStep = kEvenOdd<TY> ? 2 : 1;
   constexpr std::int64_t kSkip = kEvenOdd<TY> ? 1 : kLanes;
   Pair sum{zero8(), zero8()};
@@ -187,6 +190,9 @@ inline Pair one_row_pair(const float* h, const TB* b, std::int64_t b_stride, std
     for (; j + 8 <= rank; j += 8) {
       F8 first[8];
       F8 second[8];
+      constexpr std::int64_t kBlockBytes = 8 * kPairLanes * static_cast<std::int64_t>(sizeof(TB));
+      prefetch(ahead, kBlockBytes);
+      ahead += kBlockBytes;
       load_8x8(b + j, kStep * b_stride, first);
       for (int i = 0; i < 8; ++i) sum.first = fma(broadcast8(h[j + i]), first[i], sum.first);
       load_8x8(b + kSkip * b_stride + j, kStep * b_stride, second);
@@ -214,14 +220,18 @@ void expand_one_row(const ExpandBlock& block) noexcept {
   const RowPlace place = row_place(block, 0);
   const F8 factor = broadcast8(place.f);
   auto* const y = static_cast<TY*>(block.y) + place.y;
-  const auto bytes = block.b_stride * static_cast<std::int64_t>(kPairLanes * sizeof(TB));
-  for (std::int64_t c = block.column_begin; c < block.column_end; c += kPairLanes) {
-    const TB* const weights = b + c * block.b_stride;
-    prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes, bytes);
-    const Output output{block.column_end - c, block.bias != nullptr ? block.bias + c : nullptr,
-                        block.overwrite};
-    const Pair sum = one_row_pair<TY>(place.h, weights, block.b_stride, output.columns, block.rank);
-    finish_pair(sum, factor, y + c, 0, output);
+  const std::int64_t stream =
+      round_up((block.column_end - block.column_begin + kStreams - 1) / kStreams, kPairLanes);
+  for (std::int64_t at = 0; at < stream; at += kPairLanes) {
+    for (std::int64_t s = 0; s < kStreams; ++s) {
+      const std::int64_t c = block.column_begin + s * stream + at;
+      if (c >= block.column_end) break;
+      const Output output{block.column_end - c, block.bias != nullptr ? block.bias + c : nullptr,
+                          block.overwrite};
+      const Pair sum = one_row_pair<TY>(place.h, b + c * block.b_stride, block.b_stride,
+                                        output.columns, block.rank);
+      finish_pair(sum, factor, y + c, 0, output);
+    }
   }
 }
 

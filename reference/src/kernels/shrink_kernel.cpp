@@ -13,7 +13,9 @@ namespace {
 constexpr int kTileRows = 3;
 constexpr int kTileRanks = 4;
 constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
-constexpr std::int64_t kFewRows = 3;     // up to here, A is widened in registers
+constexpr std::int64_t kPrefetchBytes =
+    512;                              // how far ahead A is asked for when few rows stream it
+constexpr std::int64_t kFewRows = 3;  // up to here, A is widened in registers
 
 // What a tile asks for while it computes: `step` bytes further for each sixteen k. Evenly spread,
 // since a burst would fill the processor's queue of misses and stop the tile.
@@ -39,6 +41,7 @@ inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::in
     if constexpr (kEvenOdd<TA>) {
       for (int n = 0; n < kRanks; ++n) {
         const Pair weight = load_pair(a + n * a_stride + k);
+        __builtin_prefetch(reinterpret_cast<const char*>(a + n * a_stride + k) + kPrefetchBytes);
         for (int m = 0; m < kRows; ++m) {
           const float* const row = x + m * x_stride + k;
           acc[m][n] = fma(load8(row), weight.first, acc[m][n]);

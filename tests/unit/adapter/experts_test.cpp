@@ -2,6 +2,8 @@
 // the expert index fastest.
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -101,7 +103,10 @@ TEST_CASE("golden experts: nested pairs are told apart by shape, fused gate and 
   const auto raw = [&](const std::string& name, std::int64_t index) {
     const auto* entry = tensors->find("base_model.model." + path + name);
     REQUIRE(entry != nullptr);
-    return static_cast<const float*>(entry->data)[index];
+    float value = 0;
+    std::memcpy(&value, static_cast<const std::byte*>(entry->data) + index * sizeof(float),
+                sizeof(value));
+    return value;
   };
   for (const auto& binding : adapter->bindings()) {
     CHECK(binding.rank == 4);

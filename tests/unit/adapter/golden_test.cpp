@@ -201,3 +201,13 @@ TEST_CASE("golden adapters: every key of PEFT's own config is known or listed") 
   }
   CHECK(!file->findings().empty());
 }
+
+TEST_CASE("a folder that is not there is named as the caller gave it") {
+  for (const std::string path : {"no_such_folder", "no/such/folder/"}) {
+    CAPTURE(path);
+    const auto file = rankfold::AdapterFile::open(path);
+    REQUIRE_FALSE(file.ok());
+    CHECK(file.status().code() == rankfold::StatusCode::invalid_argument);
+    CHECK(std::string(file.status().message()).find("'" + path + "'") != std::string::npos);
+  }
+}

@@ -98,3 +98,21 @@ TEST_CASE("patterns: paths too long, or not ASCII under an escape, are refused")
 TEST_CASE("patterns: a pattern that would take exponential time elsewhere ends at once") {
   CHECK(find({"(a*)*b", "(a|a)*b", "(.*a){20}b"}, std::string(500, 'a')) == -1);
 }
+
+TEST_CASE("patterns: what the patterns of a file take together is bounded") {
+  ModulePatterns list;
+  int accepted = 0;
+  while (!list.exhausted() && accepted < 100000) {
+    const std::string pattern = "([^a]{200})" + std::to_string(accepted++);
+    REQUIRE(list.add(pattern, 1).ok());
+  }
+  CHECK(accepted < 10000);
+  check_error(list.add("last", 1), StatusCode::unsupported, {"'last'", "memory"});
+  // A pattern that is refused for its size has cost as much as one that is not.
+  ModulePatterns refused;
+  int tried = 0;
+  while (!refused.exhausted() && tried < 1000) {
+    CHECK(!refused.add("([^a]{1000}){2}" + std::to_string(tried++), 1).ok());
+  }
+  CHECK(tried < 100);
+}

@@ -1,7 +1,10 @@
 // The reader: what it accepts, and every rejection, each file built here.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "files.hpp"
@@ -226,4 +229,23 @@ TEST_CASE("a path that cannot be read is an invalid argument") {
     REQUIRE(!file.ok());
     check_error(file.status(), StatusCode::invalid_argument, {path});
   }
+}
+
+TEST_CASE("a malformed file is refused before memory for its data is taken") {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("rankfold_huge_" + std::to_string(getpid())))
+          .string();
+  for (const bool has_header : {false, true}) {
+    const auto start = has_header ? file_with_length(2, "[]") : file_with_length(0, "");
+    {
+      std::ofstream file(path, std::ios::binary);
+      file.write(reinterpret_cast<const char*>(start.data()),
+                 static_cast<std::streamsize>(start.size()));
+    }
+    std::filesystem::resize_file(path, std::uintmax_t{1} << 42);  // no such memory anywhere
+    const auto file = Safetensors::read(path);
+    REQUIRE(!file.ok());
+    check_error(file.status(), StatusCode::malformed_file, {path});
+  }
+  std::filesystem::remove(path);
 }

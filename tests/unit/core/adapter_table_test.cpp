@@ -160,7 +160,7 @@ TEST_CASE("set_entry refuses before anything is written") {
   check_text(table.set_entry(0, 1, 0, entry(1), stream), "expert is 1; it should be 0 to 0");
   check_text(table.set_entry(0, 0, 2, entry(1), stream), "slice is 2; it should be 0 to 1");
   check_text(table.set_entry(0, 0, 0, entry(5), stream), "rank is 5; it should be 0 to 4");
-  check_text(table.set_entry(0, 0, 0, entry(1), Stream{}), "stream is null");
+  check_text(table.set_entry(0, 0, 0, entry(1), Stream{}), "set_entry: stream is null");
   check_text(table.clear_slot(3, stream), "clear_slot: slot is 3");
   check_text(AdapterTable().set_entry(0, 0, 0, entry(1), stream), "the table is empty");
   check_text(AdapterTable().clear_slot(0, stream), "the table is empty");

@@ -38,10 +38,13 @@ std::vector<std::byte> matrix_bytes(Part part, const AdapterSpec& spec, std::int
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t column = 0; column < columns; ++column, at += size_of(dtype)) {
       const auto value = static_cast<float>(weight(part, spec.id, target, slice, row, column));
+      if (dtype == DType::f32) {
+        std::memcpy(at, &value, sizeof(value));
+        continue;
+      }
       const std::uint16_t narrow =
           dtype == DType::f16 ? to_half(value).bits : to_bfloat16(value).bits;
-      std::memcpy(at, dtype == DType::f32 ? static_cast<const void*>(&value) : &narrow,
-                  size_of(dtype));
+      std::memcpy(at, &narrow, sizeof(narrow));
     }
   }
   return bytes;

@@ -55,7 +55,9 @@ TEST_CASE("prepare: bad bindings are refused, naming target, value and rule; not
       {"embedding bias",
        [](auto& b) { b[4].bias = const_vector(kBias, DType::f32, 12); },
        {"'embed'", "should have none"}},
-      {"narrowing", [](auto& b) { b[3].a.dtype = DType::f32; }, {"'down'", "A is f32", "bf16"}},
+      {"narrowing",
+       [](auto& b) { b[3].a.dtype = DType::f32; },
+       {"'down'", "A is f32", "bf16", "PoolOptions::a_dtype f32"}},
       {"f16", [](auto& b) { b[3].b.dtype = DType::f16; }, {"'down'", "B is f16", "bf16"}},
       {"empty", [](auto& b) { b.clear(); }, {"no bindings"}},
   };
@@ -133,6 +135,10 @@ TEST_CASE("prepare: f16 and bf16 widen to a float32 table, and run exactly") {
 TEST_CASE("prepare: narrowing where the caller allows it; an overflow is refused") {
   FakeBackend backend;
   auto options = small_options(1, 1 << 16);
+  options.narrowing = Narrowing{7};
+  const auto no_such = AdapterPool::create(backend, model_targets(), options);
+  CHECK(no_such.status().code() == StatusCode::invalid_argument);
+  CHECK(contains(no_such.status(), "narrowing is 7; it should be refuse (0) or allow (1)"));
   options.a_dtype = options.b_dtype = DType::f16;
   options.narrowing = Narrowing::allow;
   auto pool = AdapterPool::create(backend, model_targets(), options).value();

@@ -121,3 +121,32 @@ TEST_CASE("hostile arrays: offsets, orders, slots and counts out of range are sk
   grouped.count = -3;
   CHECK(apply(batch, grouped.over(batch.addressing(), 3)).bytes == batch.y.bytes);
 }
+
+TEST_CASE("B1: sizes whose workspace cannot exist are refused, and never wrap to a small one") {
+  Problem problem;
+  problem.op = Op::apply_linear;
+  problem.shape.num_slots = 1;
+  problem.shape.num_slices = kMaxSlices;
+  problem.shape.max_rank = INT32_MAX;
+  problem.shape.in = 8;
+  for (std::int64_t& out : problem.shape.out) out = 8;
+  std::uint64_t last = 0;
+  for (int shift = 0; shift < 63; ++shift) {
+    problem.bounds.rows = std::int64_t{1} << shift;
+    const auto bytes = workspace_bytes(device(), problem);
+    CAPTURE(shift);
+    if (bytes.ok()) CHECK(*bytes > last);
+    if (shift > 26) CHECK(bytes.status().code() == StatusCode::unsupported);
+    last = bytes.ok() ? *bytes : UINT64_MAX - 1;
+  }
+  problem.shape.max_rank = 8;
+  problem.bounds.rows = 1;
+  problem.shape.in = INT64_MAX;
+  CHECK(workspace_bytes(device(), problem).status().code() == StatusCode::unsupported);
+  problem.shape.in = 8;
+  problem.bounds.rows = std::int64_t{1} << 31;  // row numbers are int32
+  CHECK(supports(device(), problem).status().code() == StatusCode::unsupported);
+  problem.bounds.rows -= 1;
+  CHECK(supports(device(), problem).ok());
+  CHECK(workspace_bytes(device(), problem).ok());
+}
