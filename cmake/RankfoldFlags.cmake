@@ -17,8 +17,6 @@ target_compile_options(
   rankfold_flags
   INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
             $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
-            # g++ 12 sees overlaps in std::string's operator+ that are none.
-            $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
             $<$<BOOL:${RANKFOLD_WERROR}>:-Werror>)
 # g++ 12 warns of overlapping copies inside std::string's operator+ where there are none (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
