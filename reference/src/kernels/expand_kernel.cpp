@@ -244,6 +244,9 @@ void expand_one_row(const ExpandBlock& block) noexcept {
   auto* const y = static_cast<TY*>(block.y) + place.y;
   const std::int64_t stream =
       round_up((block.column_end - block.column_begin + kStreams - 1) / kStreams, kPairLanes);
+  for (std::int64_t c = block.column_begin; c < block.column_end; c += stream) {
+    prefetch(b + c * block.b_stride, kPrefetchBytes);
+  }
   for (std::int64_t at = 0; at < stream; at += kPairLanes) {
     for (std::int64_t s = 0; s < kStreams; ++s) {
       const std::int64_t c = block.column_begin + s * stream + at;
