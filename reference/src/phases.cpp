@@ -14,9 +14,19 @@ namespace {
 constexpr std::int64_t kMinRankBlock = 4;
 constexpr std::int64_t kMaxColumnBlock = 4096;
 constexpr std::int64_t kMinColumnBlock = 128;
+constexpr std::int64_t kColumnUnit = 32;  // of the expand's tiles
 
-// Items enough that no thread waits long for the last one.
-constexpr std::int64_t kItemsPerThread = 4;
+// Into how many blocks each of `pieces` equal pieces of work is cut, at most `most`: so many that
+// every thread gets the same share, or that a share more or less does not matter. Not more: each
+// block starts with memory that nobody has asked for yet.
+std::int64_t num_blocks(std::int64_t pieces, std::int64_t most, int threads) noexcept {
+  constexpr std::int64_t kManyShares = 6;
+  for (std::int64_t blocks = 1; blocks < most; ++blocks) {
+    const std::int64_t items = pieces * blocks;
+    if (items % threads == 0 || items >= kManyShares * threads) return blocks;
+  }
+  return std::max<std::int64_t>(most, 1);
+}
 
 constexpr std::int64_t round_to_block(std::int64_t ranks) noexcept {
   return (ranks + kMinRankBlock - 1) / kMinRankBlock * kMinRankBlock;
@@ -47,15 +57,11 @@ std::int64_t ShrinkPhase::rank_block() const noexcept {
   const std::int64_t max_rank = std::max(table_.shape.max_rank, 1);
   const std::int64_t pieces =
       std::max<std::int64_t>(routing_.num_groups * table_.shape.num_slices, 1);
-  // With many rows each block of ranks widens all of x again: no more blocks than threads need.
+  // With many rows each block of ranks widens all of x again.
   const bool few_rows = x_.sizes[0] - routing_.num_bare <= 3 * routing_.num_groups;
   const std::int64_t least = few_rows ? kMinRankBlock : 2 * kMinRankBlock;
-  const std::int64_t wanted = (few_rows ? kItemsPerThread : 1) * threads_;
-  std::int64_t block = round_to_block(max_rank);
-  while (block > least && pieces * ((max_rank + block - 1) / block) < wanted) {
-    block = round_to_block(block / 2);
-  }
-  return block;
+  const std::int64_t blocks = num_blocks(pieces, (max_rank + least - 1) / least, threads_);
+  return round_to_block((max_rank + blocks - 1) / blocks);
 }
 
 std::int64_t ShrinkPhase::num_items() const noexcept {
@@ -113,12 +119,16 @@ std::int64_t ExpandPhase::blocks_per_group(std::int64_t columns) const noexcept 
 }
 
 std::int64_t ExpandPhase::column_block() const noexcept {
-  std::int64_t columns = kMaxColumnBlock;
-  while (columns > kMinColumnBlock &&
-         routing_.num_groups * blocks_per_group(columns) < kItemsPerThread * threads_) {
-    columns /= 2;
+  std::int64_t widest = 1;
+  for (int s = 0; s < table_.shape.num_slices; ++s) {
+    widest = std::max(widest, table_.shape.out[s]);
   }
-  return columns;
+  const std::int64_t blocks =
+      std::max(num_blocks(std::max<std::int64_t>(routing_.num_groups, 1) * table_.shape.num_slices,
+                          (widest + kMinColumnBlock - 1) / kMinColumnBlock, threads_),
+               (widest + kMaxColumnBlock - 1) / kMaxColumnBlock);
+  const std::int64_t columns = (widest + blocks - 1) / blocks;
+  return (columns + kColumnUnit - 1) / kColumnUnit * kColumnUnit;
 }
 
 std::int64_t ExpandPhase::num_items() const noexcept {

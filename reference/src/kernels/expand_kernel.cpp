@@ -32,6 +32,7 @@ struct Output {
   std::int64_t columns;  // from the tile's first column to the end of the block
   const float* bias;     // from the tile's first column, or null
   bool overwrite;
+  bool plain;  // accumulated, without bias
 };
 
 // y + f (sum + bias) of sixteen columns from `first` on, rounded once.
@@ -61,6 +62,13 @@ inline void finish_pair(Pair delta, F8 factor, TY* y, std::int64_t first,
   }
 }
 
+// What most pairs are: sixteen whole columns, accumulated into, without bias.
+template <class TY>
+inline void accumulate_pair(const Pair& sum, F8 factor, TY* y) noexcept {
+  const Pair old = load_pair(y);
+  store_pair(y, Pair{fma(factor, sum.first, old.first), fma(factor, sum.second, old.second)});
+}
+
 // One tile of rows and columns; b is packed [rank][kTileColumns], each 16 columns in the order of
 // load_pair(const TY*).
 template <class TY, int kRows>
@@ -71,6 +79,7 @@ inline void expand_tile(const float* const (&h)[kTileRows], const float (&f)[kTi
   for (int m = 0; m < kRows; ++m) {
     for (int v = 0; v < kTileVectors; ++v) acc[m][v] = zero8();
   }
+#pragma GCC unroll 4
   for (std::int64_t j = 0; j < rank; ++j) {
     F8 row[kRows];
     for (int m = 0; m < kRows; ++m) row[m] = broadcast8(h[m][j]);
@@ -78,6 +87,15 @@ inline void expand_tile(const float* const (&h)[kTileRows], const float (&f)[kTi
       const F8 weight = load8(b + j * kTileColumns + v * kLanes);
       for (int m = 0; m < kRows; ++m) acc[m][v] = fma(row[m], weight, acc[m][v]);
     }
+  }
+  if (output.plain && output.columns >= kTileColumns) {
+    for (int m = 0; m < kRows; ++m) {
+      const F8 factor = broadcast8(f[m]);
+      for (int v = 0; v < kTileVectors; v += 2) {
+        accumulate_pair(Pair{acc[m][v], acc[m][v + 1]}, factor, y[m] + v * kLanes);
+      }
+    }
+    return;
   }
   for (int v = 0; v < kTileVectors; v += 2) {
     if (v * kLanes >= output.columns) return;
@@ -123,22 +141,26 @@ TileRows<TY> tile_rows(const ExpandBlock& block, std::int64_t i, std::int64_t co
   return tile;
 }
 
-// `next_b` (next_bytes) is asked for meanwhile, in equal pieces a tile of rows.
+// `next_b` (next_bytes) is asked for meanwhile, in equal pieces.
 template <class TY>
 void expand_panel(const ExpandBlock& block, std::int64_t begin, std::int64_t end,
                   const float* panel, const char* next_b, std::int64_t next_bytes) noexcept {
+  const bool plain = !block.overwrite && block.bias == nullptr;
+  const std::int64_t num_tiles = (block.num_rows + kTileRows - 1) / kTileRows *
+                                 ((end - begin + kTileColumns - 1) / kTileColumns);
+  const std::int64_t step = round_up((next_bytes + num_tiles - 1) / num_tiles, 64);
+  std::int64_t asked = 0;
   TileRows<TY> tile = tile_rows<TY>(block, 0, begin);
   for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
     const TileRows<TY> next = tile_rows<TY>(block, i + kTileRows, begin);
-    const std::int64_t from = next_bytes * i / block.num_rows;
-    const std::int64_t to = next_bytes * std::min(i + kTileRows, block.num_rows) / block.num_rows;
-    prefetch(next_b + from, to - from);
     for (std::int64_t c = begin; c < end; c += kTileColumns) {
       for (int m = 0; m < next.num_rows; ++m) {
         prefetch(next.y[m] + (c - begin), kTileColumns * static_cast<std::int64_t>(sizeof(TY)));
       }
+      prefetch(next_b + asked, std::min(step, next_bytes - asked));
+      asked += std::min(step, next_bytes - asked);
       const Output output{end - c, block.bias != nullptr ? block.bias + c : nullptr,
-                          block.overwrite};
+                          block.overwrite, plain};
       const float* const b = panel + (c - begin) * block.rank;
       switch (tile.num_rows) {
         case 1:
@@ -222,12 +244,15 @@ void expand_one_row(const ExpandBlock& block) noexcept {
   auto* const y = static_cast<TY*>(block.y) + place.y;
   const std::int64_t stream =
       round_up((block.column_end - block.column_begin + kStreams - 1) / kStreams, kPairLanes);
+  for (std::int64_t c = block.column_begin; c < block.column_end; c += stream) {
+    prefetch(b + c * block.b_stride, kPrefetchBytes);
+  }
   for (std::int64_t at = 0; at < stream; at += kPairLanes) {
     for (std::int64_t s = 0; s < kStreams; ++s) {
       const std::int64_t c = block.column_begin + s * stream + at;
       if (c >= block.column_end) break;
       const Output output{block.column_end - c, block.bias != nullptr ? block.bias + c : nullptr,
-                          block.overwrite};
+                          block.overwrite, false};
       const Pair sum = one_row_pair<TY>(place.h, b + c * block.b_stride, block.b_stride,
                                         output.columns, block.rank);
       finish_pair(sum, factor, y + c, 0, output);

@@ -135,15 +135,19 @@ inline __m256i round_to_upper_half(F8 value) noexcept {
   return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), even);
 }
 
+// Element by element, for pairs that hold a NaN. Away from the fast path.
+[[gnu::noinline, gnu::cold]] inline void store_pair_slowly(BFloat16* p, Pair value) noexcept {
+  float elements[kPairLanes];
+  store8(elements, value.first);
+  store8(elements + kLanes, value.second);
+  BFloat16 narrow[kPairLanes];
+  for (int i = 0; i < kPairLanes; ++i) narrow[i] = to_bfloat16(elements[i / 2 + i % 2 * kLanes]);
+  std::memcpy(p, narrow, sizeof(narrow));
+}
+
 inline void store_pair(BFloat16* p, const Pair& value) noexcept {
   if (_mm256_movemask_ps(_mm256_cmp_ps(value.first, value.second, _CMP_UNORD_Q)) != 0) {
-    float elements[kPairLanes];
-    store8(elements, value.first);
-    store8(elements + kLanes, value.second);
-    BFloat16 narrow[kPairLanes];
-    for (int i = 0; i < kPairLanes; ++i) narrow[i] = to_bfloat16(elements[i / 2 + i % 2 * kLanes]);
-    std::memcpy(p, narrow, sizeof(narrow));
-    return;
+    return store_pair_slowly(p, value);
   }
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   const __m256i low = _mm256_srli_epi32(round_to_upper_half(value.first), 16);
