@@ -46,38 +46,31 @@ std::uint64_t sum_words(const std::uint64_t* words, std::size_t count) {
 
 int num_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
-double read_bandwidth(const void* memory, std::size_t bytes, int threads, int repetitions) {
+double read_bandwidth(const void* memory, std::size_t bytes, int threads) {
   const auto* const words = static_cast<const std::uint64_t*>(memory);
   const std::size_t share = bytes / sizeof(std::uint64_t) / static_cast<std::size_t>(threads);
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads));
-  double best = 0;
-  for (int r = 0; r < repetitions; ++r) {
-    const double seconds = seconds_of(threads, [&](int i) {
-      const auto at = static_cast<std::size_t>(i);
-      sums[at] += sum_words(words + at * share, share);
-    });
-    best = std::max(best, static_cast<double>(share * 8) * threads / seconds);
-  }
+  const double seconds = seconds_of(threads, [&](int i) {
+    const auto at = static_cast<std::size_t>(i);
+    sums[at] += sum_words(words + at * share, share);
+  });
   volatile std::uint64_t kept = 0;  // so that the sums are really made
   for (const std::uint64_t sum : sums) kept = kept + sum;
-  return best;
+  return static_cast<double>(share * 8) * threads / seconds;
 }
 
-double eigen_product_rate(int size, int threads, int repetitions) {
-  const Eigen::MatrixXf a = Eigen::MatrixXf::Random(size, size);
-  const Eigen::MatrixXf b = Eigen::MatrixXf::Random(size, size);
-  Eigen::MatrixXf c = Eigen::MatrixXf::Zero(size, size);
+double eigen_product_rate(int threads) {
+  constexpr int size = kProductSize;
+  static const Eigen::MatrixXf a = Eigen::MatrixXf::Random(size, size);
+  static const Eigen::MatrixXf b = Eigen::MatrixXf::Random(size, size);
+  static Eigen::MatrixXf c = Eigen::MatrixXf::Zero(size, size);
   const int share = (size + threads - 1) / threads;
-  double best = 0;
-  for (int r = 0; r < repetitions; ++r) {
-    const double seconds = seconds_of(threads, [&](int i) {
-      const int begin = std::min(size, i * share);
-      const int columns = std::min(size - begin, share);
-      c.middleCols(begin, columns).noalias() = a * b.middleCols(begin, columns);
-    });
-    best = std::max(best, 2.0 * size * size * size / seconds);
-  }
-  return best;
+  const double seconds = seconds_of(threads, [&](int i) {
+    const int begin = std::min(size, i * share);
+    const int columns = std::min(size - begin, share);
+    c.middleCols(begin, columns).noalias() = a * b.middleCols(begin, columns);
+  });
+  return 2.0 * size * size * size / seconds;
 }
 
 }  // namespace rankfold::bench

@@ -5,13 +5,14 @@
 
 namespace rankfold::bench {
 
-/// Bytes per second of a plain loop on all threads that reads memory which is in no cache. The
-/// fastest of `repetitions`.
-double read_bandwidth(const void* memory, std::size_t bytes, int threads, int repetitions);
+/// Bytes per second of a plain loop on all threads that reads memory which is in no cache.
+double read_bandwidth(const void* memory, std::size_t bytes, int threads);
 
-/// Floating-point operations per second of one float32 product of Eigen, size x size x size, its
-/// columns shared out among the threads. The fastest of `repetitions`.
-double eigen_product_rate(int size, int threads, int repetitions);
+inline constexpr int kProductSize = 2048;
+
+/// Floating-point operations per second of one float32 product of Eigen, kProductSize cubed, its
+/// columns shared out among the threads.
+double eigen_product_rate(int threads);
 
 int num_threads();
 

@@ -16,11 +16,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+double quantile(std::vector<double> values, double q) {
+  const auto at = values.begin() +
+                  static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 std::vector<BFloat16> numbers(std::int64_t count, std::uint32_t seed) {
   std::vector<BFloat16> values;
@@ -120,8 +122,8 @@ double error_of(const PointSpec& spec, const WeightPool& pool, const std::vector
 
 }  // namespace
 
-PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool& pool,
-                   double seconds) {
+PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool& pool, int rounds,
+                   double work, const std::function<double()>& yardstick) {
   const std::vector<BFloat16> x = numbers(spec.tokens * kHidden, 1);
   const std::vector<BFloat16> before = numbers(spec.tokens * kHidden, 2);
   std::vector<BFloat16> y = before;
@@ -134,21 +136,39 @@ PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool
   if (!times.correct) return times;
 
   // Weights are cold: every step takes the next copy, and all copies together pass every cache.
-  const auto time_steps = [&](auto&& run, std::int64_t least) {
+  std::int64_t copy = 0;
+  const auto time_steps = [&](auto&& run) {
+    constexpr double kSeconds = 0.05;
     std::vector<double> samples;
     const auto start = Clock::now();
-    for (std::int64_t i = 0; i < least || seconds_since(start) < seconds; ++i) {
+    while (samples.size() < 3 || seconds_since(start) < kSeconds) {
       const auto begin = Clock::now();
-      run(i % step.num_copies());
+      run(copy++ % step.num_copies());
       samples.push_back(seconds_since(begin));
     }
     return samples;
   };
-  const auto samples = time_steps([&](std::int64_t copy) { step.run(copy); }, 20);
-  times.median = median(samples);
-  times.best = *std::min_element(samples.begin(), samples.end());
-  times.eigen = median(time_steps(
-      [&](std::int64_t copy) { eigen_step(spec, pool, copy * spec.adapters, x, kScaling, y); }, 5));
+  std::vector<double> medians, bests, shares, eigens;
+  std::vector<double> yardsticks = {yardstick()};
+  for (int i = 0; i < rounds; ++i) {
+    const auto samples = time_steps([&](std::int64_t at) { step.run(at); });
+    medians.push_back(median(samples));
+    bests.push_back(*std::min_element(samples.begin(), samples.end()));
+    yardsticks.push_back(yardstick());
+    shares.push_back(work / medians.back() /
+                     (0.5 * (yardsticks[yardsticks.size() - 2] + yardsticks.back())));
+  }
+  for (int i = 0; i < rounds; i += 4) {
+    eigens.push_back(median(time_steps(
+        [&](std::int64_t at) { eigen_step(spec, pool, at * spec.adapters, x, kScaling, y); })));
+  }
+  times.median = median(medians);
+  times.best = *std::min_element(bests.begin(), bests.end());
+  times.yardstick = median(yardsticks);
+  times.share = median(shares);
+  times.share_p10 = quantile(shares, 0.1);
+  times.share_p90 = quantile(shares, 0.9);
+  times.eigen = median(eigens);
   return times;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,17 +38,24 @@ struct WeightPool {
   }
 };
 
+/// Medians over rounds. A round is the yardstick, steps for a twentieth of a second, the yardstick
+/// again: what slows the machine for a while slows both.
 struct PointTimes {
-  double median = 0;  ///< seconds a step
-  double best = 0;
-  double eigen = 0;  ///< seconds a step of the Eigen loop, median
-  double error = 0;  ///< largest relative error of the delta against float64, checked rows
+  double median = 0;     ///< seconds a step
+  double best = 0;       ///< seconds of the fastest step of all
+  double yardstick = 0;  ///< bytes or floating-point operations per second
+  double share = 0;      ///< rate of the steps over the mean of the yardstick before and after
+  double share_p10 = 0;
+  double share_p90 = 0;
+  double eigen = 0;  ///< seconds a step of the Eigen loop
+  double error = 0;  ///< largest error of y in units in the last place, checked rows
   bool correct = false;
 };
 
-/// Checks the result, then times the step over rotating weights for about `seconds`.
-PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool& pool,
-                   double seconds);
+/// Checks the result, then times the step over rotating weights. `yardstick` measures once what the
+/// machine reaches, in the unit of `work` per second.
+PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool& pool, int rounds,
+                   double work, const std::function<double()>& yardstick);
 
 /// The same step as two Eigen products an adapter: h = x A^T, y += scaling h B^T.
 void eigen_step(const PointSpec& spec, const WeightPool& pool, std::int64_t first_adapter,
