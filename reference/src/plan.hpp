@@ -34,6 +34,10 @@ struct WorkspacePlan {
   bool too_large = false;  ///< no memory is enough; the rest says nothing
 };
 
+/// Most rows of a group: a panel of h and y for them stays in the cache. A multiple of the kernels'
+/// tiles.
+inline constexpr std::int64_t kMaxGroupRows = 240;
+
 /// Row numbers are int32.
 inline constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
 

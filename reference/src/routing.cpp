@@ -12,7 +12,6 @@ namespace {
 // A group must be long enough to pay for widening its weights, and short enough that a panel of h
 // and y stays in the cache. Multiples of the kernels' tiles.
 constexpr std::int64_t kMinGroupRows = 24;
-constexpr std::int64_t kMaxGroupRows = 240;
 constexpr std::int64_t kGroupUnit = 12;
 
 // Walks the addressing once.

@@ -14,7 +14,7 @@ namespace {
 constexpr int kTileRows = 3;
 constexpr int kTileVectors = 4;
 constexpr std::int64_t kTileColumns = kTileVectors * kLanes;
-constexpr std::int64_t kPanelFloats = 8192;  // 32 KB of B, widened for all rows of the block
+constexpr std::int64_t kPanelFloats = 4096;  // 16 KB of B, widened for all rows of the block
 constexpr std::int64_t kMaxPanelTiles = 8;
 
 // One row: B is read as several streams, each asked for a little ahead of its use. One stream alone

@@ -19,9 +19,13 @@ constexpr std::int64_t kFewRows = 3;  // up to here, A is widened in registers
 
 // What a tile asks for while it computes: `step` bytes further for each sixteen k. Evenly spread,
 // since a burst would fill the processor's queue of misses and stop the tile.
-struct Ahead {
+struct Trail {
   const char* p = nullptr;
   std::int64_t step = 0;
+};
+struct Ahead {
+  Trail x;
+  Trail a;
 };
 
 // sums[m][n] = sum over k of x[m][k] a[n][k]; x is widened and padded to a multiple of 16.
@@ -35,8 +39,10 @@ inline void dot_tile(const float* x, std::int64_t x_stride, const TA* a, std::in
   std::int64_t k = 0;
   for (; k + kPairLanes <= size; k += kPairLanes) {
     if constexpr (std::is_same_v<TA, float>) {
-      __builtin_prefetch(ahead.p);
-      ahead.p += ahead.step;
+      __builtin_prefetch(ahead.x.p);
+      __builtin_prefetch(ahead.a.p);
+      ahead.x.p += ahead.x.step;
+      ahead.a.p += ahead.a.step;
     }
     if constexpr (kEvenOdd<TA>) {
       for (int n = 0; n < kRanks; ++n) {
@@ -108,6 +114,17 @@ struct RowTile {
   float* h[kTileRows];
 };
 
+// Rows [first, first + 3) of the block, or what is left of them, with h in sums [rows, stride].
+RowTile sums_tile(const ShrinkBlock& block, std::int64_t first, float* sums,
+                  std::int64_t stride) noexcept {
+  RowTile tile;
+  tile.num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - first));
+  for (int m = 0; m < kTileRows; ++m) {
+    tile.h[m] = sums + (first + std::min(m, tile.num_rows - 1)) * stride;
+  }
+  return tile;
+}
+
 RowTile row_tile(const ShrinkBlock& block, std::int64_t first) noexcept {
   RowTile tile;
   tile.num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - first));
@@ -156,35 +173,62 @@ void few_rows(const ShrinkBlock& block) noexcept {
   }
 }
 
-// The row of x that rank tile `tile` of the rows from i on asks for: one of the next rows.
-template <class TX>
-Ahead next_row(const ShrinkBlock& block, std::int64_t i, std::int64_t tile,
-               std::int64_t k) noexcept {
-  const std::int64_t next = i + kTileRows + tile;
-  if (tile >= kTileRows || next >= block.num_rows)
-    return {reinterpret_cast<const char*>(block.scratch), 0};
-  const TX* const row = static_cast<const TX*>(block.x) + block.rows[next] * block.x_stride + k;
-  return {reinterpret_cast<const char*>(row), kPairLanes * static_cast<std::int64_t>(sizeof(TX))};
-}
-
-// Asks for a share of the next chunk of A: all of it in the course of the rows.
-template <class TA>
-void ask_weights(const ShrinkBlock& block, std::int64_t first, std::int64_t ranks, std::int64_t k,
-                 std::int64_t i) noexcept {
-  const std::int64_t size = std::min(kShrinkChunk, block.in - k);
-  const std::int64_t last = std::min(i + kTileRows, block.num_rows);
-  const auto* const a = static_cast<const TA*>(block.a) + k;
-  for (std::int64_t j = ranks * i / block.num_rows; j < ranks * last / block.num_rows; ++j) {
-    prefetch(a + (first + j) * block.a_stride, size * static_cast<std::int64_t>(sizeof(TA)));
+// What the tiles of one chunk ask for between them: the same chunk of the next rows of x, and the
+// next chunk of A.
+template <class TX, class TA>
+class ChunkAhead {
+ public:
+  ChunkAhead(const ShrinkBlock& block, std::int64_t first_rank, std::int64_t ranks, std::int64_t k,
+             std::int64_t size) noexcept
+      : block_(block), k_(k) {
+    const std::int64_t next = std::min(kShrinkChunk, block.in - k - size);
+    a_ = static_cast<const char*>(block.a) +
+         (first_rank * block.a_stride + k + size) * static_cast<std::int64_t>(sizeof(TA));
+    a_row_bytes_ = next * static_cast<std::int64_t>(sizeof(TA));
+    const std::int64_t tiles = (block.num_rows + kTileRows - 1) / kTileRows * (ranks / kTileRanks);
+    tile_bytes_ = tiles > 0 ? (ranks * a_row_bytes_ + tiles - 1) / tiles : 0;
+    steps_ = std::max<std::int64_t>(size / kPairLanes, 1);
   }
-}
 
-// Many rows: a chunk of A is widened once for all of them.
+  /// For the next tile: rows of x from i on, rank tile `tile`.
+  Ahead next(std::int64_t i, std::int64_t tile) noexcept {
+    const auto* const nothing = reinterpret_cast<const char*>(block_.scratch);
+    Ahead ahead{{nothing, 0}, {nothing, 0}};
+    const std::int64_t row = i + kTileRows + tile;
+    if (tile < kTileRows && row < block_.num_rows) {
+      const TX* const x = static_cast<const TX*>(block_.x) + block_.rows[row] * block_.x_stride;
+      ahead.x = {reinterpret_cast<const char*>(x + k_),
+                 kPairLanes * static_cast<std::int64_t>(sizeof(TX))};
+    }
+    if (a_row_bytes_ > 0) {
+      const std::int64_t at =
+          asked_ / a_row_bytes_ * block_.a_stride * static_cast<std::int64_t>(sizeof(TA)) +
+          asked_ % a_row_bytes_;
+      ahead.a = {a_ + at, (tile_bytes_ + steps_ - 1) / steps_};
+      asked_ += tile_bytes_;
+    }
+    return ahead;
+  }
+
+ private:
+  const ShrinkBlock& block_;
+  const std::int64_t k_;
+  const char* a_ = nullptr;
+  std::int64_t a_row_bytes_ = 0;
+  std::int64_t tile_bytes_ = 0;
+  std::int64_t steps_ = 1;
+  std::int64_t asked_ = 0;
+};
+
+// Many rows: a chunk of A is widened once for all of them. Sums of chunks are added in scratch:
+// other threads write their ranks of the same rows of h, into the same lines of the cache.
 template <class TX, class TA>
 void many_rows(const ShrinkBlock& block) noexcept {
   const auto* const a = static_cast<const TA*>(block.a);
   float* const x = block.scratch;
-  float* const weights = block.scratch + kTileRows * kShrinkChunk;
+  float* const weights = x + kTileRows * kShrinkChunk;
+  float* const sums = weights + std::min(block.rank_end - block.rank_begin, kPackRanks) *
+                                    std::min(round_up(block.in, kPairLanes), kShrinkChunk);
   for (std::int64_t first = block.rank_begin; first < block.rank_end; first += kPackRanks) {
     const std::int64_t ranks = std::min(kPackRanks, block.rank_end - first);
     for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
@@ -193,21 +237,24 @@ void many_rows(const ShrinkBlock& block) noexcept {
       for (std::int64_t j = 0; j < ranks; ++j) {
         widen<TA>(a + (first + j) * block.a_stride + k, weights + j * padded, size);
       }
+      ChunkAhead<TX, TA> ahead(block, first, ranks, k, size);
       for (std::int64_t i = 0; i < block.num_rows; i += kTileRows) {
-        const RowTile tile = row_tile(block, i);
+        const RowTile tile = sums_tile(block, i, sums, ranks);
         widen_rows<TX, TA>(block, i, tile.num_rows, k, size, x, padded);
-        if (k + size < block.in) ask_weights<TA>(block, first, ranks, k + size, i);
         std::int64_t j = 0;
         for (; j + kTileRanks <= ranks; j += kTileRanks) {
           dot_rows<float, kTileRanks>(tile.num_rows, x, padded, weights + j * padded, padded,
-                                      padded, tile.h, first + j, k == 0,
-                                      next_row<TX>(block, i, j / kTileRanks, k));
+                                      padded, tile.h, j, k == 0, ahead.next(i, j / kTileRanks));
         }
         for (; j < ranks; ++j) {
           dot_rows<float, 1>(tile.num_rows, x, padded, weights + j * padded, padded, padded, tile.h,
-                             first + j, k == 0);
+                             j, k == 0);
         }
       }
+    }
+    for (std::int64_t i = 0; i < block.num_rows; ++i) {
+      const std::int64_t row = block.h_rows != nullptr ? block.h_rows[i] : i;
+      std::copy_n(sums + i * ranks, ranks, block.h + row * block.h_stride + first);
     }
   }
 }
@@ -217,7 +264,8 @@ void many_rows(const ShrinkBlock& block) noexcept {
 std::int64_t shrink_scratch_floats(std::int64_t in, std::int64_t max_rank) noexcept {
   const std::int64_t few = kFewRows * round_up(in, kPairLanes);
   const std::int64_t chunk = std::min(round_up(in, kPairLanes), kShrinkChunk);
-  const std::int64_t many = kTileRows * kShrinkChunk + std::min(max_rank, kPackRanks) * chunk;
+  const std::int64_t ranks = std::min(max_rank, kPackRanks);
+  const std::int64_t many = kTileRows * kShrinkChunk + ranks * chunk + kMaxGroupRows * ranks;
   return std::max(few, many);
 }
 

@@ -18,8 +18,8 @@ struct ShrinkBlock {
   DType x_dtype;
   std::int64_t x_stride;     ///< elements; may be 0
   const std::int32_t* rows;  ///< row numbers of x
-  std::int64_t num_rows;
-  const void* a;  ///< row 0 of A
+  std::int64_t num_rows;     ///< at most kMaxGroupRows
+  const void* a;             ///< row 0 of A
   DType a_dtype;
   std::int64_t a_stride;
   std::int64_t in;

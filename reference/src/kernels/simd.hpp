@@ -149,10 +149,9 @@ inline void store_pair(BFloat16* p, const Pair& value) noexcept {
   if (_mm256_movemask_ps(_mm256_cmp_ps(value.first, value.second, _CMP_UNORD_Q)) != 0) {
     return store_pair_slowly(p, value);
   }
-  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   const __m256i low = _mm256_srli_epi32(round_to_upper_half(value.first), 16);
-  const __m256i high = _mm256_and_si256(round_to_upper_half(value.second), upper);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+  const __m256i high = round_to_upper_half(value.second);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_blend_epi16(low, high, 0xaa));
 }
 
 /// Even and odd elements of sixteen that stand in order.
