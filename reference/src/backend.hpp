@@ -41,6 +41,12 @@ class ReferenceBackend final : public LoraBackend {
                           Stream stream) override;
   Status do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
                             Stream stream) override;
+  Status do_shrink_experts(const ShrinkExpertsArgs& args, const Workspace& workspace,
+                           Stream stream) override;
+  Status do_expand_experts(const ExpandExpertsArgs& args, const Workspace& workspace,
+                           Stream stream) override;
+  Status do_apply_experts(const ApplyExpertsArgs& args, const Workspace& workspace,
+                          Stream stream) override;
 
  private:
   StreamPool streams_;

@@ -8,7 +8,7 @@ namespace {
 Status run(const Call<ExpandArgs>& call) {
   Operation operation(call);
   HiddenRows h{const_cast<float*>(static_cast<const float*>(call.args.h.data)),
-               call.args.h.strides[0], true, false};  // only read
+               call.args.h.strides[0], true, false, false};  // only read
   ExpandPhase expand(h, call.args.table, call.args.addressing, operation.routing, call.args.y,
                      call.args.options.y_mode, true, operation.threads, operation.parts);
   return operation.run(expand);

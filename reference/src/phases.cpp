@@ -16,16 +16,31 @@ constexpr std::int64_t kMaxColumnBlock = 4096;
 constexpr std::int64_t kMinColumnBlock = 128;
 constexpr std::int64_t kColumnUnit = 32;  // of the expand's tiles
 
+constexpr std::int64_t kManyShares = 6;
+
 // Into how many blocks each of `pieces` equal pieces of work is cut, at most `most`: so many that
 // every thread gets the same share, or that a share more or less does not matter. Not more: each
 // block starts with memory that nobody has asked for yet.
 std::int64_t num_blocks(std::int64_t pieces, std::int64_t most, int threads) noexcept {
-  constexpr std::int64_t kManyShares = 6;
   for (std::int64_t blocks = 1; blocks < most; ++blocks) {
     const std::int64_t items = pieces * blocks;
     if (items % threads == 0 || items >= kManyShares * threads) return blocks;
   }
   return std::max<std::int64_t>(most, 1);
+}
+
+// The first slice with the A of this one: it alone computes, the others take its columns.
+std::int64_t owner_of(const AdapterEntry* entries, std::int64_t slice) noexcept {
+  std::int64_t owner = 0;
+  while (owner < slice && !same_a(entries[owner], entries[slice])) ++owner;
+  return owner;
+}
+
+void copy_columns(const ShrinkBlock& block, std::int64_t distance) noexcept {
+  for (std::int64_t i = 0; i < block.num_rows; ++i) {
+    float* const h = block.h + (block.h_rows != nullptr ? block.h_rows[i] : i) * block.h_stride;
+    std::copy(h + block.rank_begin, h + block.rank_end, h + distance + block.rank_begin);
+  }
 }
 
 constexpr std::int64_t round_to_block(std::int64_t ranks) noexcept {
@@ -53,14 +68,25 @@ void clear_bare(const Routing& routing, std::int64_t item, void* data, std::size
   clear_rows(data, element_bytes, stride, routing.bare + begin, count, 0, columns);
 }
 
+// Pairs of group and slice that compute. Of many groups it is enough to know that they are many.
+std::int64_t ShrinkPhase::count_pieces() const noexcept {
+  const int slices = table_.shape.num_slices;
+  if (routing_.num_groups >= kManyShares * threads_) return routing_.num_groups * slices;
+  std::int64_t pieces = 0;
+  for (std::int64_t g = 0; g < routing_.num_groups; ++g) {
+    const AdapterEntry* const entries = table_.entries + routing_.groups[g].entry;
+    for (int slice = 0; slice < slices; ++slice)
+      pieces += owner_of(entries, slice) == slice ? 1 : 0;
+  }
+  return std::max<std::int64_t>(pieces, 1);
+}
+
 std::int64_t ShrinkPhase::rank_block() const noexcept {
   const std::int64_t max_rank = std::max(table_.shape.max_rank, 1);
-  const std::int64_t pieces =
-      std::max<std::int64_t>(routing_.num_groups * table_.shape.num_slices, 1);
   // With many rows each block of ranks widens all of x again.
-  const bool few_rows = x_.sizes[0] - routing_.num_bare <= 3 * routing_.num_groups;
+  const bool few_rows = routing_.num_active <= 3 * routing_.num_groups;
   const std::int64_t least = few_rows ? kMinRankBlock : 2 * kMinRankBlock;
-  const std::int64_t blocks = num_blocks(pieces, (max_rank + least - 1) / least, threads_);
+  const std::int64_t blocks = num_blocks(pieces_, (max_rank + least - 1) / least, threads_);
   return round_to_block((max_rank + blocks - 1) / blocks);
 }
 
@@ -82,7 +108,8 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
   }
   const std::int64_t slice = item / blocks % shape.num_slices;
   const RowGroup& group = routing_.groups[item / blocks / shape.num_slices];
-  const AdapterEntry& entry = table_.entries[group.entry + slice];
+  const AdapterEntry* const entries = table_.entries + group.entry;
+  const AdapterEntry& entry = entries[slice];
   const std::int64_t rank = entry.a != nullptr ? entry_rank(entry, shape) : 0;
   const std::int64_t first = item % blocks * rank_step;
   const std::int64_t last = std::min<std::int64_t>(first + rank_step, shape.max_rank);
@@ -90,7 +117,7 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
       .x = x_.data,
       .x_dtype = x_.dtype,
       .x_stride = x_.strides[0],
-      .rows = routing_.order + group.begin,
+      .rows = routing_.x_rows + group.begin,
       .num_rows = group.count,
       .a = entry.a,
       .a_dtype = shape.a_dtype,
@@ -103,10 +130,27 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
       .h_rows = h_.group_rows(group, routing_.order),
       .scratch = parts_.lane_scratch(lane),
   };
-  if (block.rank_begin < block.rank_end) shrink_block(block);
+  if (block.rank_begin < block.rank_end && owner_of(entries, slice) == slice) {
+    shrink_block(block);
+    for (std::int64_t other = slice + 1; other < shape.num_slices; ++other) {
+      if (same_a(entry, entries[other])) copy_columns(block, (other - slice) * shape.max_rank);
+    }
+  }
   if (h_.zero_rest && std::max(first, rank) < last) {
     clear_rows(block.h, sizeof(float), h_.stride, block.h_rows, group.count, std::max(first, rank),
                last);
+  }
+}
+
+std::int64_t CopyPhase::num_items() const noexcept {
+  return (num_copies_ + kBareRows - 1) / kBareRows;
+}
+
+void CopyPhase::run(std::int64_t item, int) noexcept {
+  const std::int64_t end = std::min((item + 1) * kBareRows, num_copies_);
+  for (std::int64_t i = item * kBareRows; i < end; ++i) {
+    const std::int32_t row = copies_[i];
+    std::copy_n(h_.data + sources_[row] * h_.stride, columns_, h_.data + row * h_.stride);
   }
 }
 
@@ -162,7 +206,7 @@ void ExpandPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t end = std::min(begin + columns, shape.out[slice]);
   auto* const y = static_cast<std::byte*>(y_.data) + y_column * static_cast<std::int64_t>(y_bytes);
   // Without A nobody has written a workspace's h.
-  const bool bound = entry.b != nullptr && (h_.by_row || entry.a != nullptr);
+  const bool bound = entry.b != nullptr && (!h_.made_here || entry.a != nullptr);
   const std::int64_t rank = bound ? entry_rank(entry, shape) : 0;
   if (rank == 0) {
     if (mode_ == YMode::overwrite) {
@@ -180,7 +224,9 @@ void ExpandPhase::run(std::int64_t item, int lane) noexcept {
       .rank = rank,
       .bias = with_bias_ ? entry.bias : nullptr,
       .scaling = entry.scaling,
-      .token_weights = addressing_.token_weights,
+      .row_weights = strengths_.rows,
+      .token_weights = strengths_.tokens,
+      .tokens = strengths_.row_tokens != nullptr ? strengths_.row_tokens + group.begin : nullptr,
       .y = y,
       .y_dtype = y_.dtype,
       .y_stride = y_.strides[0],

@@ -14,13 +14,23 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
 constexpr std::int64_t kMaxIn = std::int64_t{1} << 56;
 
-bool shrinks(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear; }
-bool expands(Op op) noexcept {
-  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding;
+bool shrinks(Op op) noexcept {
+  return op == Op::shrink || op == Op::apply_linear || op == Op::shrink_experts ||
+         op == Op::apply_experts;
 }
-bool keeps_h(Op op) noexcept { return op == Op::apply_linear || op == Op::apply_embedding; }
+bool expands(Op op) noexcept {
+  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding ||
+         op == Op::expand_experts || op == Op::apply_experts;
+}
+bool keeps_h(Op op) noexcept {
+  return op == Op::apply_linear || op == Op::apply_embedding || op == Op::apply_experts;
+}
 
 }  // namespace
+
+bool routes_experts(Op op) noexcept {
+  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
+}
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   WorkspacePlan plan;
@@ -49,8 +59,17 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   plan.order = take(rows, 1, sizeof(std::int32_t));
   plan.bare = take(rows, 1, sizeof(std::int32_t));
   plan.marks = take(rows, 1, 1);
-  plan.groups = take(rows, 1, sizeof(RowGroup));
-  plan.counters = take(shape.num_slots, 1, sizeof(std::int32_t));
+  const bool experts = routes_experts(problem.op);
+  plan.groups = take(rows, experts ? 2 : 1, sizeof(RowGroup));  // experts: shrink's, then expand's
+  const std::int32_t keys =
+      experts ? std::max(shape.num_slots, shape.num_experts) : shape.num_slots;
+  plan.counters = take(keys, 1, sizeof(std::int32_t));
+  if (experts) {
+    plan.routed = take(rows, kRoutedArrays, sizeof(std::int32_t));
+    const bool scattered = shrinks(problem.op) && problem.x_rows == XRows::token &&
+                           problem.expert_mode == ExpertMode::grouped;
+    plan.first_rows = take(scattered ? problem.bounds.tokens : 0, 1, sizeof(std::int32_t));
+  }
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
   plan.h = keeps_h(problem.op) ? take(rows, columns, sizeof(float)) : at;
   plan.lanes = max_lanes();
@@ -73,6 +92,8 @@ WorkspaceParts parts_of(const WorkspacePlan& plan, const Workspace& workspace) n
   parts.marks = reinterpret_cast<std::uint8_t*>(base + plan.marks);
   parts.groups = reinterpret_cast<RowGroup*>(base + plan.groups);
   parts.counters = reinterpret_cast<std::int32_t*>(base + plan.counters);
+  parts.routed = reinterpret_cast<std::int32_t*>(base + plan.routed);
+  parts.first_rows = reinterpret_cast<std::int32_t*>(base + plan.first_rows);
   parts.h = reinterpret_cast<float*>(base + plan.h);
   parts.scratch = reinterpret_cast<float*>(base + plan.scratch);
   parts.scratch_floats = plan.scratch_floats;

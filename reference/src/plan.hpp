@@ -21,13 +21,15 @@ struct RowGroup {
 /// Byte offsets from the first 64-byte boundary of the workspace. Each part is monotone in every
 /// bound, and so is their sum.
 struct WorkspacePlan {
-  std::size_t order = 0;     ///< int32 [rows]
-  std::size_t bare = 0;      ///< int32 [rows]: rows without adapter
-  std::size_t marks = 0;     ///< uint8 [rows]
-  std::size_t groups = 0;    ///< RowGroup [rows]
-  std::size_t counters = 0;  ///< int32 [num_slots]
-  std::size_t h = 0;         ///< float [rows, num_slices * max_rank]; operations that make h and y
-  std::size_t scratch = 0;   ///< float [lanes, scratch_floats]
+  std::size_t order = 0;       ///< int32 [rows]
+  std::size_t bare = 0;        ///< int32 [rows]: rows without adapter
+  std::size_t marks = 0;       ///< uint8 [rows]
+  std::size_t groups = 0;      ///< RowGroup [rows]
+  std::size_t counters = 0;    ///< int32 [num_slots]; experts: [max(num_slots, num_experts)]
+  std::size_t routed = 0;      ///< experts: int32 [kRoutedArrays, rows]
+  std::size_t first_rows = 0;  ///< experts, grouped rows that share x: int32 [tokens]
+  std::size_t h = 0;        ///< float [rows, num_slices * max_rank]; operations that make h and y
+  std::size_t scratch = 0;  ///< float [lanes, scratch_floats]
   std::size_t scratch_floats = 0;
   int lanes = 1;
   std::size_t bytes = 0;
@@ -38,8 +40,14 @@ struct WorkspacePlan {
 /// tiles.
 inline constexpr std::int64_t kMaxGroupRows = 240;
 
+/// Arrays that the routing of experts keeps.
+inline constexpr std::int64_t kRoutedArrays = 8;
+
 /// Row numbers are int32.
 inline constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+/// The operations of experts that this backend has.
+bool routes_experts(Op op) noexcept;
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept;
 
@@ -54,6 +62,8 @@ struct WorkspaceParts {
   std::uint8_t* marks;
   RowGroup* groups;
   std::int32_t* counters;
+  std::int32_t* routed;
+  std::int32_t* first_rows;
   float* h;
   float* scratch;
   std::size_t scratch_floats;

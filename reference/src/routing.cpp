@@ -26,7 +26,7 @@ class Router {
         parts_(parts) {}
 
   Routing route() noexcept {
-    result_ = {parts_.groups, 0, parts_.order, parts_.bare, 0};
+    result_ = {parts_.groups, 0, parts_.order, parts_.order, 0, parts_.bare, 0};
     if (addressing_.active_rows_bound == 0) {
       all_bare();
     } else if (addressing_.mode == AddressingMode::uniform) {
@@ -36,6 +36,7 @@ class Router {
     } else {
       route_tokens();
     }
+    result_.num_active = addressing_.num_tokens - result_.num_bare;
     return result_;
   }
 
@@ -47,7 +48,7 @@ class Router {
   /// Cuts rows [begin, begin + count) of the order, which share a slot, into groups.
   void add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
                   std::int64_t rows_per_group) noexcept;
-  std::int64_t rows_per_group(std::int64_t num_rows) const noexcept;
+  std::int64_t group_rows(std::int64_t num_rows) const noexcept;
   bool valid(std::int32_t slot) const noexcept {
     return slot >= 0 && slot < table_.shape.num_slots;
   }
@@ -65,11 +66,8 @@ void Router::all_bare() noexcept {
   std::iota(parts_.bare, parts_.bare + addressing_.num_tokens, 0);
 }
 
-std::int64_t Router::rows_per_group(std::int64_t num_rows) const noexcept {
-  if (grouping_ == Grouping::by_row) return 1;
-  const std::int64_t share = (num_rows + 4 * threads_ - 1) / (4 * threads_);
-  const std::int64_t rows = (share + kGroupUnit - 1) / kGroupUnit * kGroupUnit;
-  return std::clamp(rows, kMinGroupRows, kMaxGroupRows);
+std::int64_t Router::group_rows(std::int64_t num_rows) const noexcept {
+  return grouping_ == Grouping::by_row ? 1 : rows_per_group(num_rows, threads_);
 }
 
 void Router::add_groups(std::int64_t slot, std::int64_t begin, std::int64_t count,
@@ -86,7 +84,7 @@ void Router::route_uniform() noexcept {
   if (!valid(addressing_.uniform_slot)) return all_bare();
   const std::int64_t rows = addressing_.num_tokens;
   std::iota(parts_.order, parts_.order + rows, 0);
-  add_groups(addressing_.uniform_slot, 0, rows, rows_per_group(rows));
+  add_groups(addressing_.uniform_slot, 0, rows, group_rows(rows));
 }
 
 void Router::route_tokens() noexcept {
@@ -106,7 +104,7 @@ void Router::route_tokens() noexcept {
   }
   const std::int32_t num_slots = table_.shape.num_slots;
   const std::int64_t active = sort_by_slot(slots, rows, num_slots, parts_.counters, parts_.order);
-  const std::int64_t step = rows_per_group(active);
+  const std::int64_t step = group_rows(active);
   std::int64_t begin = 0;
   for (std::int32_t slot = 0; slot < num_slots; ++slot) {
     const std::int64_t end = parts_.counters[slot];
@@ -117,7 +115,7 @@ void Router::route_tokens() noexcept {
 
 void Router::route_segments() noexcept {
   const std::int64_t rows = addressing_.num_tokens;
-  const std::int64_t step = rows_per_group(rows);
+  const std::int64_t step = group_rows(rows);
   const std::int64_t num_segments =
       std::clamp<std::int64_t>(*addressing_.num_segments, 0, addressing_.max_segments);
   std::memset(parts_.marks, 0, static_cast<std::size_t>(rows));
@@ -144,6 +142,12 @@ void Router::route_segments() noexcept {
 }
 
 }  // namespace
+
+std::int64_t rows_per_group(std::int64_t num_rows, int threads) noexcept {
+  const std::int64_t share = (num_rows + 4 * threads - 1) / (4 * threads);
+  const std::int64_t rows = (share + kGroupUnit - 1) / kGroupUnit * kGroupUnit;
+  return std::clamp(rows, kMinGroupRows, kMaxGroupRows);
+}
 
 std::int64_t sort_by_slot(const std::int32_t* token_slots, std::int64_t num_tokens,
                           std::int32_t num_slots, std::int32_t* ends,

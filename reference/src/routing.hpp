@@ -15,8 +15,10 @@ namespace reference {
 struct Routing {
   const RowGroup* groups = nullptr;
   std::int64_t num_groups = 0;
-  const std::int32_t* order = nullptr;
-  const std::int32_t* bare = nullptr;  ///< rows without adapter, ascending
+  const std::int32_t* order = nullptr;   ///< row numbers of h and y, group by group
+  const std::int32_t* x_rows = nullptr;  ///< row numbers of x at the same places
+  std::int64_t num_active = 0;           ///< rows in groups
+  const std::int32_t* bare = nullptr;    ///< rows without adapter, ascending
   std::int64_t num_bare = 0;
 };
 
@@ -31,6 +33,10 @@ enum class Grouping : std::int32_t {
 /// decides how long a group may be, never what its rows become.
 Routing route_rows(const LoraAddressing& addressing, const AdapterTableView& table,
                    Grouping grouping, int threads, const WorkspaceParts& parts) noexcept;
+
+/// Rows of a group for so many rows in all: long enough to pay for widening its weights, short
+/// enough that all threads have work and a panel of h and y stays in the cache.
+std::int64_t rows_per_group(std::int64_t num_rows, int threads) noexcept;
 
 /// Stable counting sort of the rows whose slot is in [0, num_slots). Afterwards `order` holds them
 /// by ascending slot and ends[slot] is where the slot's rows end. Returns their number.

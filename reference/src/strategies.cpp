@@ -18,7 +18,41 @@ constexpr const char* kGroupedConditions = "rows grouped by adapter; taken for t
 constexpr std::array<Op, 5> kOps = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
                                     Op::apply_embedding};
 
-bool implemented(Op op) noexcept { return std::find(kOps.begin(), kOps.end(), op) != kOps.end(); }
+// Operations of experts.
+constexpr const char* kSortedConditions =
+    "rows grouped by (adapter, expert); taken in mode grouped, and in mode gather for nine rows or "
+    "more";
+constexpr const char* kGatheredConditions =
+    "one row at a time; mode gather alone; taken for up to eight rows";
+constexpr std::int64_t kMostGatheredRows = 8;  // one token's choices: mostly different experts
+constexpr std::array<Op, 3> kExpertOps = {Op::shrink_experts, Op::expand_experts,
+                                          Op::apply_experts};
+
+bool implemented(Op op) noexcept {
+  return std::find(kOps.begin(), kOps.end(), op) != kOps.end() || routes_experts(op);
+}
+
+Result<Strategy> choose_experts_strategy(const Problem& problem) noexcept {
+  const bool gather = problem.expert_mode == ExpertMode::gather;
+  switch (problem.options.strategy) {
+    case Strategy::automatic:
+      return gather && problem.bounds.rows <= kMostGatheredRows ? Strategy::experts_gathered
+                                                                : Strategy::experts_sorted;
+    case Strategy::experts_sorted:
+      return Strategy::experts_sorted;
+    case Strategy::experts_gathered:
+      if (gather) return Strategy::experts_gathered;
+      return Status::format(StatusCode::unsupported,
+                            "%s: strategy is experts_gathered; it takes token-major rows (mode "
+                            "gather), in mode grouped it should be experts_sorted",
+                            to_string(problem.op));
+    default:
+      return Status::format(
+          StatusCode::unsupported,
+          "%s: strategy is %s; the reference backend has experts_sorted and experts_gathered",
+          to_string(problem.op), to_string(problem.options.strategy));
+  }
+}
 
 }  // namespace
 
@@ -28,7 +62,8 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
     return Status::format(
         StatusCode::unsupported,
         "%s: not implemented by the reference backend of this version; it has group_tokens, "
-        "shrink, expand, apply_linear, gather_shrink and apply_embedding",
+        "shrink, expand, apply_linear, gather_shrink, apply_embedding, shrink_experts, "
+        "expand_experts and apply_experts",
         to_string(problem.op));
   }
   if (problem.bounds.rows > kMaxRows) {
@@ -44,6 +79,7 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
                           "configuration, so it should be 0 or 1",
                           to_string(problem.op), problem.options.configuration);
   }
+  if (routes_experts(problem.op)) return choose_experts_strategy(problem);
   switch (problem.options.strategy) {
     case Strategy::automatic:
       return problem.bounds.rows <= 1 ? Strategy::routed : Strategy::grouped;
@@ -62,7 +98,8 @@ bool worth_threads(const Problem& problem, std::int64_t rows) noexcept {
   constexpr std::int64_t kSerialRows = 4096;  // that are only cleared
   const TableShape& shape = problem.shape;
   const double width = static_cast<double>(total_out(shape)) +
-                       (problem.op == Op::shrink || problem.op == Op::apply_linear
+                       (problem.op == Op::shrink || problem.op == Op::apply_linear ||
+                                problem.op == Op::shrink_experts || problem.op == Op::apply_experts
                             ? static_cast<double>(shape.in) * shape.num_slices
                             : 0.0);
   return static_cast<double>(rows) * std::max(shape.max_rank, 1) * width >= kSerialProducts ||
@@ -79,6 +116,10 @@ int ReferenceBackend::do_list_strategies(StrategyInfo* out, int capacity) const 
   for (const Op op : kOps) {
     add(op, Strategy::routed, kRoutedConditions);
     add(op, Strategy::grouped, kGroupedConditions);
+  }
+  for (const Op op : kExpertOps) {
+    add(op, Strategy::experts_sorted, kSortedConditions);
+    add(op, Strategy::experts_gathered, kGatheredConditions);
   }
   return count;
 }

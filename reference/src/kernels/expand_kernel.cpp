@@ -115,8 +115,12 @@ struct RowPlace {
 RowPlace row_place(const ExpandBlock& block, std::int64_t i) noexcept {
   const std::int64_t row = block.rows[i];
   const std::int64_t h_row = block.h_rows != nullptr ? block.h_rows[i] : i;
-  const float weight = block.token_weights != nullptr ? block.token_weights[row] : 1.0f;
-  return {block.h + h_row * block.h_stride, block.scaling * weight, row * block.y_stride};
+  float f = block.scaling;
+  if (block.row_weights != nullptr) f *= block.row_weights[row];
+  if (block.token_weights != nullptr) {
+    f *= block.token_weights[block.tokens != nullptr ? block.tokens[i] : row];
+  }
+  return {block.h + h_row * block.h_stride, f, row * block.y_stride};
 }
 
 // Rows of y of one tile, from one column on.

@@ -23,8 +23,12 @@ struct ExpandBlock {
   std::int64_t rank;
   const float* bias;  ///< [columns] of the slice, or null
   float scaling;
-  const float* token_weights;  ///< by row number, or null; f = scaling * weight
-  void* y;                     ///< column 0 of the slice
+  /// f = scaling * row weight * token weight, multiplied in this order; null: all 1.
+  const float* row_weights = nullptr;    ///< by row number
+  const float* token_weights = nullptr;  ///< by token number
+  const std::int32_t* tokens =
+      nullptr;  ///< token number of the i-th row of the block; null: rows[i]
+  void* y;      ///< column 0 of the slice
   DType y_dtype;
   std::int64_t y_stride;
   const std::int32_t* rows;  ///< row numbers of y

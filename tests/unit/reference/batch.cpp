@@ -239,6 +239,15 @@ Status run(const ExpandArgs& args, StreamMode mode) { return run_on(args, mode, 
 Status run(const GatherShrinkArgs& args, StreamMode mode) {
   return run_on(args, mode, gather_shrink);
 }
+Status run(const ShrinkExpertsArgs& args, StreamMode mode) {
+  return run_on(args, mode, shrink_experts);
+}
+Status run(const ExpandExpertsArgs& args, StreamMode mode) {
+  return run_on(args, mode, expand_experts);
+}
+Status run(const ApplyExpertsArgs& args, StreamMode mode) {
+  return run_on(args, mode, apply_experts);
+}
 
 bool close(const Elements& got, const std::vector<double>& exact, const std::vector<double>& base) {
   double error = 0, delta = 0, size = 0, worst = 0;

@@ -2,11 +2,12 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
-#include "batch.hpp"
+#include "expert_batch.hpp"
 
 using namespace rankfold;
 using namespace rankfold::reference_test;
@@ -114,8 +115,26 @@ TEST_CASE("no operation allocates after one warm-up call, in either stream mode"
   gather_args.table = embedding.table;
   gather_args.addressing = embedding.addressing;
   gather_args.h = shrink_args.h;
-  Buffer memory =
-      Buffer::create(device(), 2 * workspace_bytes(device(), make_problem(linear)).value()).value();
+  const ExpertBatch routed({.tokens = 96,
+                            .top_k = 4,
+                            .in = 512,
+                            .out = {256, 64},
+                            .experts = 8,
+                            .max_rank = 16,
+                            .x = DType::bf16,
+                            .y = DType::bf16,
+                            .weights = DType::bf16,
+                            .shared = SharedA::by_both,
+                            .same_ranks = true});
+  const Elements routed_y = routed.y;
+  std::vector<float> routed_h(static_cast<std::size_t>(routed.rows() * routed.h_columns()));
+  const ApplyExpertsArgs apply_routed = routed.apply(routed_y);
+  const ShrinkExpertsArgs shrink_routed = routed.shrink(routed_h);
+  const ExpandExpertsArgs expand_routed = routed.expand(routed_h, routed_y);
+  const std::uint64_t bytes =
+      std::max(workspace_bytes(device(), make_problem(linear)).value(),
+               workspace_bytes(device(), make_problem(apply_routed)).value());
+  Buffer memory = Buffer::create(device(), 2 * bytes).value();
   Buffer grouping = Buffer::create(device(), grouping_bytes(96, 4)).value();
   GroupTokensArgs group_args;
   group_args.num_tokens = 96;
@@ -136,6 +155,9 @@ TEST_CASE("no operation allocates after one warm-up call, in either stream mode"
       good = good && shrink(device(), shrink_args, workspace, stream).ok();
       good = good && expand(device(), expand_args, workspace, stream).ok();
       good = good && gather_shrink(device(), gather_args, workspace, stream).ok();
+      good = good && apply_experts(device(), apply_routed, workspace, stream).ok();
+      good = good && shrink_experts(device(), shrink_routed, workspace, stream).ok();
+      good = good && expand_experts(device(), expand_routed, workspace, stream).ok();
       good = good && device().record(event, stream).ok() && device().wait(stream, event).ok();
       good = good && device().fill(h.data(), 0, 16, stream).ok();
       return good && stream.synchronize().ok();
