@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "case_fields.hpp"
@@ -57,7 +59,8 @@ void read_judgement(CaseFields& fields, CaseFile& file) {
       call.tolerance = testing::Tolerance::relative;
       const char* const end = text->data() + text->size();
       const auto parsed = std::from_chars(text->data(), end, call.relative_tolerance);
-      if (parsed.ec != std::errc{} || parsed.ptr != end || !(call.relative_tolerance >= 0)) {
+      if (parsed.ec != std::errc{} || parsed.ptr != end || !(call.relative_tolerance >= 0) ||
+          std::isinf(call.relative_tolerance)) {
         fields.fail("attribute tolerance is \"" + *text +
                     "\"; it should be exact, spec or a number (relative Frobenius error)");
       }
@@ -265,6 +268,15 @@ void read_expectation(CaseFields& fields, HostCall& call, const std::string& nam
 }
 
 void read_group_tokens(CaseFields& fields, HostCall& call) {
+  read_options(fields, call);
+  if (call.options.strategy != Strategy::automatic) {
+    fields.fail("attribute strategy is \"" + std::string(to_string(call.options.strategy)) +
+                "\"; it should be auto, since group_tokens has no choice of strategies");
+  }
+  if (const auto mode = fields.attribute("addressing"); mode && *mode != "tokens") {
+    fields.fail("attribute addressing is \"" + *mode +
+                "\"; it should be tokens, which group_tokens groups");
+  }
   call.addressing.token_slots = fields.integers("token_slots", true);
   call.addressing.num_tokens = static_cast<std::int64_t>(call.addressing.token_slots.size());
   const auto slots = fields.number("num_slots", 0, kMaxSize);
@@ -276,12 +288,39 @@ void read_group_tokens(CaseFields& fields, HostCall& call) {
   }
 }
 
+// All rows of a broadcast x are one row in memory, so a file that stores several stores equals.
+void check_broadcast(CaseFields& fields, const HostTensor& x) {
+  if (!fields.ok() || x.rows() < 2) return;
+  const std::size_t row_bytes = x.bytes.size() / static_cast<std::size_t>(x.rows());
+  for (std::int64_t row = 1; row < x.rows(); ++row) {
+    const std::byte* const at = x.bytes.data() + static_cast<std::size_t>(row) * row_bytes;
+    if (row_bytes == 0 || std::memcmp(x.bytes.data(), at, row_bytes) == 0) continue;
+    fields.fail("tensor x has another row " + std::to_string(row) +
+                " than row 0; with x_row_stride 0 it should have one row or equal rows");
+    return;
+  }
+}
+
+// How many rows shrink has where x stores one for all: as many as what else has one for each.
+std::int64_t rows_of_broadcast(CaseFields& fields) {
+  if (fields.attribute("addressing").value_or("") == "grouped") {
+    return static_cast<std::int64_t>(fields.integers("token_order", false).size());
+  }
+  const HostTensor h = fields.tensor("expect.h", 2, {DType::f64, DType::f32});
+  return h.given() ? h.rows() : 1;
+}
+
 void read_table_operation(CaseFields& fields, HostCall& call) {
   std::int64_t rows = 0;
+  read_options(fields, call);
   if (testing::has_x(call.op)) {
     call.x = fields.required("x", 2, kActivations);
     call.shape.in = call.x.columns();
     rows = call.x.rows();
+    if (call.x_row_stride == 0) check_broadcast(fields, call.x);
+    if (call.op == Op::shrink && call.x_row_stride == 0 && rows == 1) {
+      rows = rows_of_broadcast(fields);
+    }
   }
   if (call.op == Op::expand) {
     call.h = fields.required("h", 2, {DType::f32});
@@ -300,7 +339,6 @@ void read_table_operation(CaseFields& fields, HostCall& call) {
     // A broadcast x has one row.
     if (call.op == Op::apply_linear) rows = call.y.rows();
   }
-  read_options(fields, call);
   if (!fields.ok()) return;
   read_addressing(fields, call, rows);
   read_entries(fields, call);

@@ -1,6 +1,7 @@
 // Replays a case file, and writes one from the case table.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "case_file.hpp"
 #include "case_run.hpp"
@@ -31,6 +32,28 @@ Expected with_values(const Expected& oracle, const HostCall& call, const HostTen
   return expected;
 }
 
+// Where the contract leaves y alone, its exact value is no sum: a file that expects anything else
+// is wrong, however little.
+Judgement judge_untouched(const Expected& oracle, const HostTensor& values,
+                          const HostTensor& before) {
+  for (std::size_t i = 0; i < oracle.region.size(); ++i) {
+    const Region region = oracle.region[i];
+    if (region != Region::unchanged && region != Region::zero) continue;
+    const auto at = static_cast<std::int64_t>(i);
+    const double value = values.get(at);
+    const double wanted = region == Region::zero ? 0.0 : before.get(at);
+    if (value == wanted || (std::isnan(value) && std::isnan(wanted))) continue;
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "the file expects %.17g at row %lld, column %lld, where nothing is added to y; "
+                  "it should expect %.17g",
+                  value, static_cast<long long>(at / oracle.columns),
+                  static_cast<long long>(at % oracle.columns), wanted);
+    return {false, text, INFINITY};
+  }
+  return {};
+}
+
 Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostTensor& values,
                        const HostTensor& before, const HostTensor& got) {
   const HostCall& call = file.call;
@@ -41,6 +64,9 @@ Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostT
       if (region == Region::computed) region = Region::unspecified;
     }
     Judgement judgement = testing::judge(untouched, before, got, testing::Tolerance::exact);
+    if (judgement.passed && call.tolerance != testing::Tolerance::relative) {
+      judgement = judge_untouched(oracle, values, before);
+    }
     if (!judgement.passed) return judgement;
     return testing::judge(with_values(oracle, call, values), before, got, call.tolerance,
                           call.relative_tolerance);
@@ -56,17 +82,49 @@ Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostT
   return {};
 }
 
-// The defined part of an array of group_tokens.
-Outcome judge_part(const std::string& name, const HostTensor& wanted, const HostTensor& got) {
-  if (wanted.count() > got.count()) {
-    return Outcome::fail("expect." + name + " has " + std::to_string(wanted.count()) +
-                         " elements, the operation makes " + std::to_string(got.count()));
-  }
-  for (std::int64_t i = 0; i < wanted.count(); ++i) {
+// One array of group_tokens, where it is defined. `whole`: a file may also hold what the operation
+// leaves unspecified behind that, and nobody compares it.
+Outcome judge_part(const std::string& name, const HostTensor& wanted, const HostTensor& got,
+                   std::int64_t defined, std::int64_t whole) {
+  const auto text = [](const HostTensor& tensor, std::int64_t i) {
+    return std::to_string(static_cast<std::int64_t>(tensor.get(i)));
+  };
+  for (std::int64_t i = 0; i < std::min(wanted.count(), defined); ++i) {
     if (wanted.same_bits(i, got)) continue;
-    return Outcome::fail(name + "[" + std::to_string(i) + "] is " +
-                         std::to_string(static_cast<std::int64_t>(got.get(i))) + ", expected " +
-                         std::to_string(static_cast<std::int64_t>(wanted.get(i))));
+    return Outcome::fail(name + "[" + std::to_string(i) + "] is " + text(got, i) + ", expected " +
+                         text(wanted, i));
+  }
+  if (wanted.count() == defined || wanted.count() == whole) return {};
+  return Outcome::fail("expect." + name + " has " + std::to_string(wanted.count()) +
+                       " elements, the operation defines " + std::to_string(defined));
+}
+
+Outcome judge_grouping(const HostCall& call, const CallOutcome& outcome) {
+  // Without rows nothing is made, which says the same as these.
+  const bool none = call.addressing.num_tokens == 0;
+  const HostTensor zero(DType::i32, {1});
+  const HostTensor& num_segments = none ? zero : outcome.num_segments;
+  const HostTensor& offsets = none ? zero : outcome.segment_offsets;
+  const auto segments = static_cast<std::int64_t>(num_segments.get(0));
+  if (segments < 0 || segments >= offsets.count()) {
+    return Outcome::fail("num_segments is " + std::to_string(segments) + ", there is room for " +
+                         std::to_string(offsets.count() - 1));
+  }
+  const auto rows = static_cast<std::int64_t>(offsets.get(segments));
+  if (rows < 0 || rows > call.addressing.num_tokens) {
+    return Outcome::fail("segment_offsets[" + std::to_string(segments) + "] is " +
+                         std::to_string(rows) + ", there are " +
+                         std::to_string(call.addressing.num_tokens) + " rows");
+  }
+  for (const auto& [name, wanted] : call.expect) {
+    const Outcome part =
+        name == "token_order" ? judge_part(name, wanted, outcome.token_order, rows, rows)
+        : name == "segment_offsets"
+            ? judge_part(name, wanted, offsets, segments + 1, offsets.count())
+        : name == "segment_slots"
+            ? judge_part(name, wanted, outcome.segment_slots, segments, offsets.count() - 1)
+            : judge_part(name, wanted, num_segments, 1, 1);
+    if (!part.passed()) return part;
   }
   return {};
 }
@@ -81,27 +139,20 @@ Outcome judge_file(const CaseFile& file, const FilledCall& filled, const CallOut
   }
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
   Outcome result;
+  if (call.op == Op::group_tokens) {
+    result = judge_grouping(call, outcome);
+    if (!result.passed()) result.message = where + result.message;
+    return result;
+  }
   for (const auto& [name, values] : call.expect) {
-    if (name == "y" || name == "h") {
-      const bool is_y = name == "y";
-      const Judgement judgement =
-          judge_values(file, is_y ? filled.oracle.y : filled.oracle.h, values,
-                       is_y ? call.y : call.h, is_y ? outcome.y : outcome.h);
-      result.max_error = std::max(result.max_error, judgement.max_error);
-      if (!judgement.passed) {
-        result.verdict = Verdict::failed;
-        result.message = where + name + ": " + judgement.message;
-        return result;
-      }
-      continue;
-    }
-    const HostTensor& got = name == "token_order"       ? outcome.token_order
-                            : name == "segment_offsets" ? outcome.segment_offsets
-                            : name == "segment_slots"   ? outcome.segment_slots
-                                                        : outcome.num_segments;
-    if (Outcome part = judge_part(name, values, got); !part.passed()) {
-      part.message = where + part.message;
-      return part;
+    const bool is_y = name == "y";
+    const Judgement judgement = judge_values(file, is_y ? filled.oracle.y : filled.oracle.h, values,
+                                             is_y ? call.y : call.h, is_y ? outcome.y : outcome.h);
+    result.max_error = std::max(result.max_error, judgement.max_error);
+    if (!judgement.passed) {
+      result.verdict = Verdict::failed;
+      result.message = where + name + ": " + judgement.message;
+      return result;
     }
   }
   return result;

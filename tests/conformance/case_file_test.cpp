@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <unistd.h>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -163,6 +164,134 @@ TEST_CASE("a hand-made file is judged by what it expects") {
   CHECK(rank_0.run().verdict == Verdict::passed);
 }
 
+TEST_CASE("a wrong expectation fails, however little wrong, where nothing is added to y") {
+  Draft draft;
+  draft.tensors["expect.y"].values[2] = 7.000001;
+  CHECK(draft.run().verdict == Verdict::failed);
+  draft.attributes["tolerance"] = "1e-3";
+  CHECK(draft.run().verdict == Verdict::passed);
+
+  Draft zero;
+  zero.attributes["y_mode"] = "overwrite";
+  zero.tensors["expect.y"].values = {-12, -16, 0, 0};
+  CHECK(zero.run().verdict == Verdict::passed);
+  zero.tensors["expect.y"].values[3] = 1e-6;
+  CHECK(zero.run().verdict == Verdict::failed);
+
+  Draft kept;
+  kept.tensors["y"].values[2] = kept.tensors["expect.y"].values[2] = std::nan("");
+  CHECK(kept.run().verdict == Verdict::passed);
+}
+
+TEST_CASE("an expectation that is not finite allows nothing more") {
+  Draft infinite;
+  infinite.tensors["y"].values[0] = HUGE_VAL;
+  infinite.tensors["expect.y"].values[0] = HUGE_VAL;
+  CHECK(infinite.run().verdict == Verdict::passed);
+  for (const double wrong : {-HUGE_VAL, 1.0, std::nan("")}) {
+    Draft draft = infinite;
+    draft.tensors["expect.y"].values[0] = wrong;
+    CHECK(draft.run().verdict == Verdict::failed);
+  }
+  infinite.tensors["expect.y"].values[1] = -15.1;
+  CHECK(infinite.run().verdict == Verdict::failed);
+}
+
+TEST_CASE("group_tokens: what a file expects of it is its defined part, all of it") {
+  Draft group;
+  group.attributes = {{"format", "rankfold-case-1"}, {"op", "group_tokens"}, {"num_slots", "3"}};
+  group.tensors = {{"token_slots", {DType::i32, {5}, {2, -1, 0, 2, 3}}},
+                   {"expect.token_order", {DType::i32, {3}, {2, 0, 3}}},
+                   {"expect.segment_offsets", {DType::i32, {3}, {0, 1, 3}}},
+                   {"expect.segment_slots", {DType::i32, {2}, {0, 2}}},
+                   {"expect.num_segments", {DType::i32, {1}, {2}}}};
+  CHECK(group.run().verdict == Verdict::passed);
+  for (const auto& [name, sizes] :
+       {std::pair{"expect.token_order", std::vector<std::int64_t>{2, 4, 5}},
+        {"expect.segment_offsets", {2, 5}},
+        {"expect.segment_slots", {1, 4}},
+        {"expect.num_segments", {0, 2}}}) {
+    for (const std::int64_t size : sizes) {
+      CAPTURE(name);
+      CAPTURE(size);
+      Draft draft = group;
+      draft.tensors[name].sizes = {size};
+      draft.tensors[name].values.resize(static_cast<std::size_t>(size), 1);
+      CHECK(draft.run().verdict == Verdict::failed);
+    }
+  }
+  // Room for one segment more: what is in it is nobody's.
+  Draft whole = group;
+  whole.tensors["expect.segment_offsets"] = {DType::i32, {4}, {0, 1, 3, 77}};
+  whole.tensors["expect.segment_slots"] = {DType::i32, {3}, {0, 2, -9}};
+  CHECK(whole.run().verdict == Verdict::passed);
+  whole.tensors["expect.segment_slots"].values[1] = 1;
+  CHECK(whole.run().verdict == Verdict::failed);
+
+  Draft empty = group;
+  empty.tensors = {{"token_slots", {DType::i32, {0}, {}}},
+                   {"expect.token_order", {DType::i32, {0}, {}}},
+                   {"expect.segment_offsets", {DType::i32, {1}, {0}}},
+                   {"expect.segment_slots", {DType::i32, {0}, {}}},
+                   {"expect.num_segments", {DType::i32, {1}, {0}}}};
+  CHECK(empty.run().verdict == Verdict::passed);
+  empty.tensors["expect.num_segments"].values[0] = 1;
+  CHECK(empty.run().verdict == Verdict::failed);
+
+  for (const auto& [key, value] : {std::pair{"strategy", "auto"},
+                                   {"batch_invariant", "1"},
+                                   {"y_mode", "overwrite"},
+                                   {"x_row_stride", "9"},
+                                   {"y_row_stride", "9"},
+                                   {"addressing", "tokens"}}) {
+    CAPTURE(key);
+    Draft draft = group;
+    draft.attributes[key] = value;
+    CHECK(draft.run().verdict == Verdict::passed);
+  }
+  group.attributes["strategy"] = "grouped";
+  check_refused(group, "attribute strategy");
+  group.attributes["strategy"] = "auto";
+  group.attributes["addressing"] = "uniform";
+  check_refused(group, "attribute addressing");
+}
+
+TEST_CASE("shrink: one row of x stands for as many as the rest of the file has") {
+  Draft tokens;
+  tokens.attributes = {{"format", "rankfold-case-1"}, {"op", "shrink"}, {"x_row_stride", "0"}};
+  tokens.tensors.erase("y");
+  tokens.tensors.erase("b.0.0");
+  tokens.tensors.erase("expect.y");
+  tokens.tensors["x"] = {DType::f32, {1, 3}, {1, 2, 3}};
+  tokens.tensors["expect.h"] = {DType::f64, {2, 1}, {-2, 99}};  // row 1 has no adapter
+  CHECK(tokens.run().verdict == Verdict::passed);
+
+  Draft uniform = tokens;
+  uniform.attributes["addressing"] = "uniform";
+  uniform.attributes["uniform_slot"] = "0";
+  uniform.tensors.erase("token_slots");
+  uniform.tensors["expect.h"].values = {-2, -2};
+  CHECK(uniform.run().verdict == Verdict::passed);
+  uniform.tensors["expect.h"].values[1] = -3;
+  CHECK(uniform.run().verdict == Verdict::failed);
+
+  Draft grouped = tokens;
+  grouped.attributes["addressing"] = "grouped";
+  grouped.tensors.erase("token_slots");
+  grouped.tensors["token_order"] = {DType::i32, {2}, {1, 0}};
+  grouped.tensors["segment_offsets"] = {DType::i32, {2}, {0, 1}};
+  grouped.tensors["segment_slots"] = {DType::i32, {1}, {0}};
+  grouped.tensors["num_segments"] = {DType::i32, {1}, {1}};
+  grouped.tensors["expect.h"].values = {99, -2};
+  CHECK(grouped.run().verdict == Verdict::passed);
+
+  Draft stored = tokens;  // dense, as other tensors
+  stored.tensors["x"] = {DType::f32, {2, 3}, {1, 2, 3, 1, 2, 3}};
+  CHECK(stored.run().verdict == Verdict::passed);
+  stored.tensors["x"].values[5] = 4;
+  check_refused(stored, "tensor x has another row 1");
+}
+
 TEST_CASE("attributes of a hand-made file reach the call") {
   Draft uniform;
   uniform.attributes["addressing"] = "uniform";
@@ -241,6 +370,8 @@ TEST_CASE("what a file cannot mean is refused by name") {
   check_refused(with_attribute("batch_invariant", "2"), "batch_invariant");
   check_refused(with_attribute("max_rank", "0"), "max_rank");
   check_refused(with_attribute("tolerance", "loose"), "tolerance");
+  check_refused(with_attribute("tolerance", "inf"), "tolerance");
+  check_refused(with_attribute("tolerance", "nan"), "tolerance");
   check_refused(with_attribute("expect_status", "ok"), "expect_status");
   check_refused(with_attribute("addressing", "none"), "addressing");
   check_refused(with_attribute("addressing", "uniform"), "uniform_slot");

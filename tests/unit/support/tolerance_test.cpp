@@ -122,6 +122,40 @@ TEST_CASE("NaN, infinity and values that may not change") {
   }
 }
 
+TEST_CASE("infinity and NaN are no numbers that a tolerance may cover") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const double nan = std::nan("");
+    struct Pair {
+      double exact, got;
+      bool spec, exactly;
+    };
+    for (const Pair& pair : {Pair{HUGE_VAL, HUGE_VAL, true, true},
+                             {HUGE_VAL, -HUGE_VAL, false, false},
+                             {-HUGE_VAL, HUGE_VAL, false, false},
+                             {HUGE_VAL, nan, true, false},
+                             {HUGE_VAL, 1, false, false},
+                             {nan, nan, true, true},
+                             {nan, HUGE_VAL, false, false},
+                             {nan, 1, false, false},
+                             {1e39, HUGE_VAL, true, true},
+                             {1e39, -HUGE_VAL, false, false},
+                             {1e39, nan, false, false},
+                             {1, HUGE_VAL, false, false}}) {
+      CAPTURE(pair.exact);
+      CAPTURE(pair.got);
+      Expected expected = make_expected(1);
+      HostTensor got = rounded(expected, dtype);
+      expected.exact[17] = pair.exact;
+      got.set(17, pair.got);
+      CHECK(passes(expected, got) == pair.spec);
+      CHECK(passes(expected, got, Tolerance::exact) == pair.exactly);
+      // A delta that is not finite allows nothing more.
+      expected.delta[17] = expected.magnitude[17] = -HUGE_VAL;
+      CHECK(passes(expected, got) == pair.spec);
+    }
+  }
+}
+
 TEST_CASE("f32: an error like that of TF32 fails, float32 rounding passes") {
   Expected expected = make_expected(1);
   for (std::size_t i = 0; i < expected.exact.size(); ++i) expected.exact[i] = expected.delta[i];
