@@ -1,10 +1,9 @@
-// rankfold_bench_cpu [GiB of weights] [rounds a point]
-#include <algorithm>
+// rankfold_bench_cpu [serve | experts | training | all] [GiB of weights] [rounds a point]
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
-#include "machine.hpp"
-#include "point.hpp"
+#include "groups.hpp"
 #include "rankfold/reference.hpp"
 
 using namespace rankfold;
@@ -20,61 +19,33 @@ void fill(BFloat16* values, std::size_t count) {
   }
 }
 
-int run(double gib, int rounds) {
+int run(const std::string& group, double gib, int rounds) {
   throw_if_error(Registry::instance().add(reference::descriptor()));
   LoraBackend& backend = *Registry::instance().get("reference").value();
   BackendDescription description;
   reference::descriptor().describe(&description);
-  std::printf("%s\n%s\n", description.devices[0].name, description.detail);
-
   Buffer memory = Buffer::create(backend, static_cast<std::size_t>(gib * 0x1p30)).value();
   fill(memory.as<BFloat16>(), memory.bytes() / 2);
-  const WeightPool pool{memory.as<std::byte>(), memory.bytes()};
+  const Machine machine{backend, {memory.as<std::byte>(), memory.bytes()}, num_threads(), rounds};
+  std::printf("%s\n%s\n%d threads, medians of %d rounds\n", description.devices[0].name,
+              description.detail, machine.threads, rounds);
 
-  const int threads = num_threads();
-  const auto yardstick = [&](bool by_bytes) {
-    return by_bytes ? read_bandwidth(pool.memory, pool.bytes, threads)
-                    : eigen_product_rate(threads);
+  struct Group {
+    const char* name;
+    bool (*run)(const Machine&);
   };
-  std::printf("hidden %lld -> %lld, bf16, weights rotated over %.1f GiB, %d threads\n",
-              static_cast<long long>(kHidden), static_cast<long long>(kHidden), gib, threads);
-  std::printf(
-      "of: cold read loop (GB/s) or Eigen float32 product %d^3 (GFLOP/s), measured in turn with "
-      "the "
-      "point;\nmedians of %d rounds, the share's p10 and p90 beside it\n\n",
-      kProductSize, rounds);
-  std::printf("%-40s %10s %10s %15s %8s %6s %11s %13s\n", "point", "median us", "best us", "rate",
-              "of", "share", "p10 to p90", "Eigen loop us");
-
-  const PointSpec points[] = {
-      {"decode 1 token", 1, 1, 0, true},
-      {"decode 16 tokens, 16 adapters", 16, 16, 0, true},
-      {"decode 64 tokens, 64 adapters", 64, 64, 0, true},
-      {"16 tokens, 1 adapter", 16, 1, 0, false},
-      {"64 tokens, 1 adapter", 64, 1, 0, false},
-      {"prefill 2048 tokens, 8 adapters", 2048, 8, 0, false},
-  };
+  bool known = false;
   bool correct = true;
-  for (const std::int32_t rank : {16, 64}) {
-    for (PointSpec spec : points) {
-      spec.rank = rank;
-      const double work = spec.by_bytes
-                              ? static_cast<double>(spec.adapters * WeightPool::adapter_bytes(rank))
-                              : 4.0 * static_cast<double>(spec.tokens * kHidden) * rank;
-      const PointTimes times =
-          measure(backend, spec, pool, rounds, work, [&] { return yardstick(spec.by_bytes); });
-      const std::string name = spec.name + ", rank " + std::to_string(rank);
-      if (!times.correct) {
-        std::printf("%-40s WRONG: %.2f units in the last place of y\n", name.c_str(), times.error);
-        correct = false;
-        continue;
-      }
-      std::printf("%-40s %10.1f %10.1f %7.1f %7s %8.1f %5.0f%% %4.0f to %3.0f%% %13.1f\n",
-                  name.c_str(), times.median * 1e6, times.best * 1e6, work / times.median * 1e-9,
-                  spec.by_bytes ? "GB/s" : "GFLOP/s", times.yardstick * 1e-9, 100 * times.share,
-                  100 * times.share_p10, 100 * times.share_p90, times.eigen * 1e6);
-      std::fflush(stdout);
-    }
+  for (const Group& each : {Group{"serve", serve}, {"experts", experts}, {"training", training}}) {
+    if (group != "all" && group != each.name) continue;
+    known = true;
+    std::printf("\n");
+    correct = each.run(machine) && correct;
+  }
+  if (!known) {
+    std::fprintf(stderr, "rankfold_bench_cpu: no group %s; there are serve, experts, training\n",
+                 group.c_str());
+    return 2;
   }
   return correct ? 0 : 1;
 }
@@ -83,7 +54,8 @@ int run(double gib, int rounds) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc > 1 ? std::atof(argv[1]) : 2.0, argc > 2 ? std::atoi(argv[2]) : 20);
+    return run(argc > 1 ? argv[1] : "all", argc > 2 ? std::atof(argv[2]) : 2.0,
+               argc > 3 ? std::atoi(argv[3]) : 20);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rankfold_bench_cpu: %s\n", error.what());
     return 2;

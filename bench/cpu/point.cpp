@@ -1,7 +1,6 @@
 #include "point.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 namespace rankfold::bench {
@@ -9,30 +8,6 @@ namespace rankfold::bench {
 namespace {
 
 constexpr float kScaling = 0.5f;
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double quantile(std::vector<double> values, double q) {
-  const auto at = values.begin() +
-                  static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
-
-std::vector<BFloat16> numbers(std::int64_t count, std::uint32_t seed) {
-  std::vector<BFloat16> values;
-  std::uint32_t state = seed;
-  for (std::int64_t i = 0; i < count; ++i) {
-    state = state * 1664525u + 1013904223u;
-    values.push_back(to_bfloat16(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f));
-  }
-  return values;
-}
 
 /// The step with the adapters from `first` on: a table of its own over the same pool.
 class Step {
@@ -136,39 +111,11 @@ PointTimes measure(LoraBackend& backend, const PointSpec& spec, const WeightPool
   if (!times.correct) return times;
 
   // Weights are cold: every step takes the next copy, and all copies together pass every cache.
-  std::int64_t copy = 0;
-  const auto time_steps = [&](auto&& run) {
-    constexpr double kSeconds = 0.05;
-    std::vector<double> samples;
-    const auto start = Clock::now();
-    while (samples.size() < 3 || seconds_since(start) < kSeconds) {
-      const auto begin = Clock::now();
-      run(copy++ % step.num_copies());
-      samples.push_back(seconds_since(begin));
-    }
-    return samples;
-  };
-  std::vector<double> medians, bests, shares, eigens;
-  std::vector<double> yardsticks = {yardstick()};
-  for (int i = 0; i < rounds; ++i) {
-    const auto samples = time_steps([&](std::int64_t at) { step.run(at); });
-    medians.push_back(median(samples));
-    bests.push_back(*std::min_element(samples.begin(), samples.end()));
-    yardsticks.push_back(yardstick());
-    shares.push_back(work / medians.back() /
-                     (0.5 * (yardsticks[yardsticks.size() - 2] + yardsticks.back())));
-  }
-  for (int i = 0; i < rounds; i += 4) {
-    eigens.push_back(median(time_steps(
-        [&](std::int64_t at) { eigen_step(spec, pool, at * spec.adapters, x, kScaling, y); })));
-  }
-  times.median = median(medians);
-  times.best = *std::min_element(bests.begin(), bests.end());
-  times.yardstick = median(yardsticks);
-  times.share = median(shares);
-  times.share_p10 = quantile(shares, 0.1);
-  times.share_p90 = quantile(shares, 0.9);
-  times.eigen = median(eigens);
+  times.step = time_in_turn(rounds, work, yardstick,
+                            [&](std::int64_t i) { step.run(i % step.num_copies()); });
+  times.eigen = time_alone(0.3, [&](std::int64_t i) {
+    eigen_step(spec, pool, i % step.num_copies() * spec.adapters, x, kScaling, y);
+  });
   return times;
 }
 

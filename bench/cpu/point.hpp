@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rankfold/rankfold.hpp"
+#include "rounds.hpp"
 
 namespace rankfold::bench {
 
@@ -38,15 +39,8 @@ struct WeightPool {
   }
 };
 
-/// Medians over rounds. A round is the yardstick, steps for a twentieth of a second, the yardstick
-/// again: what slows the machine for a while slows both.
 struct PointTimes {
-  double median = 0;     ///< seconds a step
-  double best = 0;       ///< seconds of the fastest step of all
-  double yardstick = 0;  ///< bytes or floating-point operations per second
-  double share = 0;      ///< rate of the steps over the mean of the yardstick before and after
-  double share_p10 = 0;
-  double share_p90 = 0;
+  InTurn step;
   double eigen = 0;  ///< seconds a step of the Eigen loop
   double error = 0;  ///< largest error of y in units in the last place, checked rows
   bool correct = false;
