@@ -17,6 +17,7 @@ rule_of() {
     tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^((doctest|nlohmann)/|immintrin\.h$)' ;;
     tests/golden/*) roots="core/include reference/include tests tests/support examples/01_string_tasks" external='^(doctest|nlohmann)/' ;;
     tests/conformance/thread_counts_test.cpp) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
+    tests/conformance/name_filter.cpp) roots="core/include tests/conformance" external='^re2/' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
     tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
     tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;

@@ -1,7 +1,9 @@
 // The command line of `rankfold`: what it accepts, its help, and from an exception to an exit code.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <functional>
+#include <iterator>
 
 #include "command.hpp"
 #include "rankfold/version.hpp"
@@ -122,7 +124,9 @@ std::function<int(Output&)> add_bench(CLI::App& app) {
       "  bound   the bytes that must move at the best bandwidth measured in this run, or the\n"
       "          multiplications at the measured rate, whichever takes longer\n"
       "  floor   a plain elementwise pass over the same cold bytes, in this run\n"
-      "  group   group_tokens, once a step and not part of the time\n\n"
+      "  group   group_tokens, once a step and not part of the time\n"
+      "All points that come with the command take long, over ten minutes on two cores; --filter\n"
+      "picks some.\n\n"
       "Examples:\n"
       "  rankfold bench --filter 'decode/l8-qkv'\n"
       "  rankfold bench --backend reference --json results.json\n");
@@ -142,6 +146,18 @@ int run(int argc, char** argv) {
   };
 
   Output out(stdout);
+  // CLI11 calls a command that it does not know an argument, and would let --help beside it
+  // succeed.
+  const std::string first = argc > 1 ? argv[1] : "";
+  const bool known = std::any_of(std::begin(commands), std::end(commands),
+                                 [&](const auto& command) { return first == command.first; });
+  if (argc > 1 && !known && (first.empty() || first[0] != '-')) {
+    fmt::print(stderr,
+               "rankfold: this version has no command \"{}\"; there are:", printable(first));
+    for (const auto& [name, run_command] : commands) fmt::print(stderr, " {}", name);
+    fmt::print(stderr, "\nSee `rankfold --help`.\n");
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -153,16 +169,8 @@ int run(int argc, char** argv) {
     return out.finish(kExitOk);
   } catch (const CLI::ParseError& error) {
     std::string command = "rankfold";
-    // CLI11 calls a command that it does not know an argument.
-    const std::string first = argc > 1 ? argv[1] : "";
-    if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
-      fmt::print(stderr, "{}: this version has no command \"{}\"; there are:", command, first);
-      for (const auto& [name, run_command] : commands) fmt::print(stderr, " {}", name);
-      fmt::print(stderr, "\nSee `{} --help`.\n", command);
-      return kExitUsage;
-    }
     for (const CLI::App* used : app.get_subcommands()) command += " " + used->get_name();
-    fmt::print(stderr, "{}: {}\nSee `{} --help`.\n", command, error.what(), command);
+    fmt::print(stderr, "{}: {}\nSee `{} --help`.\n", command, printable(error.what()), command);
     return kExitUsage;
   }
 
@@ -172,7 +180,7 @@ int run(int argc, char** argv) {
       return out.finish(command(out));
     } catch (const CommandError& error) {
       out.finish(kExitOk);
-      fmt::print(stderr, "rankfold {}: {}\n", name, error.what());
+      fmt::print(stderr, "rankfold {}: {}\n", name, printable(error.what()));
       return error.exit_code();
     }
   }
@@ -189,7 +197,7 @@ int main(int argc, char** argv) {
   try {
     return rankfold::tools::run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "rankfold: {}\n", error.what());
+    fmt::print(stderr, "rankfold: {}\n", rankfold::tools::printable(error.what()));
     return rankfold::tools::kExitFailure;
   }
 }

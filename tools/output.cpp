@@ -27,6 +27,31 @@ std::size_t width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+// Bytes of the UTF-8 character that the text begins with; 0 where it begins with none.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t count = lead < 0xc2   ? 0
+                            : lead < 0xe0 ? 2
+                            : lead < 0xf0 ? 3
+                            : lead < 0xf5 ? 4
+                                          : 0;
+  if (count == 0 || text.size() < count) return 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool wrong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0) ||
+                     (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90);
+  return wrong ? 0 : count;
+}
+
+bool is_control(std::string_view character) {
+  const auto lead = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return lead < 0x20 || lead == 0x7f;
+  return lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
 }  // namespace
 
 Output::Output(std::FILE* file) : file_(file), colours_(wants_colours(file)) {}
@@ -37,8 +62,20 @@ void Output::write(std::string_view text) {
 }
 
 void Output::write_json(const Json& document) {
-  write(document.dump(2, ' ', false, Json::error_handler_t::replace));
-  write("\n");
+  // The writer escapes C0 alone. The others stand inside strings, too, and a terminal obeys them.
+  std::string text;
+  const std::string dumped = document.dump(2, ' ', false, Json::error_handler_t::replace);
+  for (std::string_view rest = dumped; !rest.empty();) {
+    const std::string_view character =
+        rest.substr(0, std::max<std::size_t>(character_bytes(rest), 1));
+    if (character != "\n" && is_control(character)) {
+      text += fmt::format("\\u00{:02x}", static_cast<unsigned char>(character.back()));
+    } else {
+      text += character;
+    }
+    rest.remove_prefix(character.size());
+  }
+  write(text + "\n");
 }
 
 void Output::flush() {
@@ -68,13 +105,15 @@ std::string Output::coloured(const char* code, std::string_view text) const {
 
 std::string printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+  while (!text.empty()) {
+    const std::size_t count = character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(count, 1));
+    if (count > 0 && !is_control(character)) {
+      out += character;
     } else {
-      out += c;
+      for (const char c : character) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     }
+    text.remove_prefix(character.size());
   }
   return out;
 }

@@ -26,7 +26,8 @@ class Output {
     write(fmt::format(format, std::forward<Args>(args)...));
   }
   void write(std::string_view text);
-  /// One document and a newline. Text that is not UTF-8 gets replacement characters.
+  /// One document and a newline. Control characters are escaped, and text that is not UTF-8 gets
+  /// replacement characters.
   void write_json(const Json& document);
   /// Hands everything to the reader now, so that a long command shows where it is.
   void flush();
@@ -51,7 +52,8 @@ class Output {
   int error_ = 0;
 };
 
-/// Names in files are whatever their author wrote: control characters become \xNN.
+/// Names in files are whatever their author wrote: control characters (C0, DEL and C1) and bytes
+/// that are no UTF-8 become \xNN.
 std::string printable(std::string_view text);
 
 /// "12.3 KiB", "512 B".

@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
     return options ? run(*options) : exit_code;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    std::fprintf(stderr, "string_tasks: %s\n", error.what());
+    std::fprintf(stderr, "string_tasks: %s\n", printable(error.what()).c_str());
     return 2;
   }
 }

@@ -1,6 +1,9 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "report.hpp"
 
 namespace string_tasks {
 namespace {
@@ -20,6 +23,9 @@ constexpr const char* kFooter =
     "  string_tasks --model llama --adapter poet=poet --prompt 'Once '\n"
     "                                            a model and a PEFT adapter of your own\n\n"
     "Prompts are bytes as token ids (no tokenizer): byte-level models answer best.";
+
+// Every slot costs memory in each target's table, used or not.
+constexpr int kMaxSlots = 4096;
 
 serving::AdapterSource parse_adapter(const std::string& text) {
   const std::size_t equal = text.find('=');
@@ -46,7 +52,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, int& exi
   app.add_option("--slots", options.num_slots,
                  "Adapters resident at once; with fewer slots than adapters they\n"
                  "replace each other")
-      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->check(CLI::Range(1, kMaxSlots).description(""))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--prompt", options.prompts, "A prompt of your own (repeatable)")
@@ -80,7 +86,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv, int& exi
     if (options.model && options.prompts.empty())
       throw CLI::ValidationError("--model", "needs at least one --prompt");
   } catch (const CLI::ParseError& error) {
-    exit_code = app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) {  // --help
+      exit_code = app.exit(error);
+    } else {
+      std::fprintf(stderr, "string_tasks: %s\nRun with --help for more information.\n",
+                   printable(error.what()).c_str());
+      exit_code = 2;
+    }
     return std::nullopt;
   }
   return options;

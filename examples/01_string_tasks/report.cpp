@@ -8,9 +8,14 @@
 namespace string_tasks {
 namespace {
 
-std::string shown(const std::string& adapter) { return adapter.empty() ? "(base)" : adapter; }
+std::string shown(const std::string& adapter) {
+  return adapter.empty() ? "(base)" : printable(adapter);
+}
 
-// Bytes that are no printable ASCII would spoil the table, or the terminal.
+int width(std::size_t value) { return static_cast<int>(value); }
+
+}  // namespace
+
 std::string printable(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -26,15 +31,11 @@ std::string printable(const std::string& text) {
   return out;
 }
 
-int width(std::size_t value) { return static_cast<int>(value); }
-
-}  // namespace
-
 void print_arrivals(const serving::StepReport& step) {
   for (const serving::Arrival& arrival : step.arrivals) {
     std::printf("step %3lld: %s comes into slot %d", static_cast<long long>(step.step),
-                arrival.adapter.c_str(), arrival.slot);
-    for (const std::string& name : arrival.evicted) std::printf(", %s goes", name.c_str());
+                shown(arrival.adapter).c_str(), arrival.slot);
+    for (const std::string& name : arrival.evicted) std::printf(", %s goes", shown(name).c_str());
     std::printf("\n");
   }
 }

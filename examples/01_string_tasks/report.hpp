@@ -9,6 +9,9 @@
 
 namespace string_tasks {
 
+/// Bytes that are no printable ASCII, as \xNN: they would spoil the table, or the terminal.
+std::string printable(const std::string& text);
+
 /// Which adapters came into which slots before the step, and who went.
 void print_arrivals(const serving::StepReport& step);
 /// Rows of the step by adapter.

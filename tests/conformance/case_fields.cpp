@@ -27,6 +27,16 @@ std::string upper(DType dtype) {
 
 }  // namespace
 
+std::string CaseFields::cut(const std::string& text) {
+  constexpr std::size_t kShown = 60;
+  std::size_t shown = std::min(text.size(), kShown);
+  while (shown < text.size() && shown > 0 &&
+         (static_cast<unsigned char>(text[shown]) & 0xc0u) == 0x80u) {
+    --shown;
+  }
+  return text.substr(0, shown) + (shown < text.size() ? "..." : "");
+}
+
 void CaseFields::fail(const std::string& text) {
   if (status_.ok()) status_ = Status(StatusCode::malformed_file, "case file: " + text);
 }
@@ -44,7 +54,7 @@ std::optional<std::int64_t> CaseFields::number(const std::string& name, std::int
   if (!text) return std::nullopt;
   const auto value = parse_number(*text);
   if (value && *value >= low && *value <= high) return value;
-  fail("attribute " + name + " is \"" + *text + "\"; it should be a decimal number from " +
+  fail("attribute " + name + " is " + quote(*text) + "; it should be a decimal number from " +
        std::to_string(low) + " to " + std::to_string(high));
   return std::nullopt;
 }
@@ -58,8 +68,8 @@ std::vector<std::int64_t> CaseFields::numbers(const std::string& name) {
     const std::size_t comma = rest.find(',');
     const auto value = parse_number(rest.substr(0, comma));
     if (!value) {
-      fail("attribute " + name + " is \"" + *text +
-           "\"; it should be decimal numbers separated by commas");
+      fail("attribute " + name + " is " + quote(*text) +
+           "; it should be decimal numbers separated by commas");
       return {};
     }
     values.push_back(*value);
@@ -111,12 +121,12 @@ std::vector<std::int32_t> CaseFields::integers(const std::string& name, bool is_
 void CaseFields::refuse_unknown(const std::string& op) {
   for (const SafetensorsEntry& entry : file_.entries()) {
     if (known_tensors_.count(entry.name) == 0) {
-      fail("tensor " + std::string(entry.name) + " means nothing to " + op);
+      fail("tensor " + cut(entry.name) + " means nothing to " + op);
     }
   }
   for (const SafetensorsMetadata& pair : file_.metadata()) {
     if (known_attributes_.count(pair.key) == 0) {
-      fail("attribute " + std::string(pair.key) + " means nothing to " + op);
+      fail("attribute " + cut(pair.key) + " means nothing to " + op);
     }
   }
 }

@@ -18,6 +18,11 @@ class CaseFields {
  public:
   explicit CaseFields(const Safetensors& file) : file_(file) {}
 
+  /// Cut after 60 bytes: what a text says beside a name or a value must have room, too.
+  static std::string cut(const std::string& text);
+  /// The same in quotes.
+  static std::string quote(const std::string& text) { return "\"" + cut(text) + "\""; }
+
   const Status& status() const noexcept { return status_; }
   bool ok() const noexcept { return status_.ok(); }
   void fail(const std::string& text);

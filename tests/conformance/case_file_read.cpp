@@ -17,6 +17,10 @@ namespace {
 
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
+// A small file must not ask for much more than itself: what strides, ranks, slots and rows of no
+// bytes blow up is bounded, each tensor by this many bytes.
+constexpr std::int64_t kMaxReplayBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxGroupedSlots = std::int64_t{1} << 22;
 
 std::string shape_text(const HostTensor& tensor) {
   std::string text = "[";
@@ -26,27 +30,52 @@ std::string shape_text(const HostTensor& tensor) {
   return text + "]";
 }
 
+// rows * columns elements of a tensor of the replay; `why` begins the text, "attribute x is 3".
+void check_replay(CaseFields& fields, std::int64_t rows, std::int64_t columns, std::size_t element,
+                  const std::string& tensor, const std::string& why) {
+  const std::int64_t most = kMaxReplayBytes / static_cast<std::int64_t>(element);
+  if (rows <= 0 || columns <= 0 || columns <= most / rows) return;
+  fields.fail(why + "; " + tensor + " of the replay would have " + std::to_string(rows) + " x " +
+              std::to_string(columns) + " elements, it should have at most " +
+              std::to_string(most) + " (1 GiB)");
+}
+
+void check_stride(CaseFields& fields, const char* name, std::int64_t stride,
+                  const HostTensor& tensor) {
+  if (stride < 0 || !tensor.given()) return;
+  check_replay(fields, tensor.rows(), stride, size_of(tensor.dtype), name,
+               std::string("attribute ") + name + "_row_stride is " + std::to_string(stride));
+}
+
 void read_options(CaseFields& fields, HostCall& call) {
   if (const auto text = fields.attribute("y_mode")) {
     if (const auto mode = parse_y_mode(*text)) {
       call.options.y_mode = *mode;
     } else {
-      fields.fail("attribute y_mode is \"" + *text + "\"; it should be accumulate or overwrite");
+      fields.fail("attribute y_mode is " + CaseFields::quote(*text) +
+                  "; it should be accumulate or overwrite");
     }
   }
   if (const auto text = fields.attribute("strategy")) {
     if (const auto strategy = parse_strategy(*text)) {
       call.options.strategy = *strategy;
     } else {
-      fields.fail("attribute strategy is \"" + *text + "\"; it should be auto or the name of one");
+      fields.fail("attribute strategy is " + CaseFields::quote(*text) +
+                  "; it should be auto or the name of one");
     }
   }
   if (const auto flag = fields.number("batch_invariant", 0, 1)) {
     call.options.batch_invariant = *flag == 1 ? BatchInvariant::on : BatchInvariant::off;
   }
   // One that is too small is the operation's to refuse.
-  if (const auto stride = fields.number("x_row_stride", 0, kMaxStride)) call.x_row_stride = *stride;
-  if (const auto stride = fields.number("y_row_stride", 0, kMaxStride)) call.y_row_stride = *stride;
+  if (const auto stride = fields.number("x_row_stride", 0, kMaxStride)) {
+    call.x_row_stride = *stride;
+    check_stride(fields, "x", *stride, call.x);
+  }
+  if (const auto stride = fields.number("y_row_stride", 0, kMaxStride)) {
+    call.y_row_stride = *stride;
+    check_stride(fields, "y", *stride, call.y);
+  }
 }
 
 void read_judgement(CaseFields& fields, CaseFile& file) {
@@ -61,16 +90,17 @@ void read_judgement(CaseFields& fields, CaseFile& file) {
       const auto parsed = std::from_chars(text->data(), end, call.relative_tolerance);
       if (parsed.ec != std::errc{} || parsed.ptr != end || !(call.relative_tolerance >= 0) ||
           std::isinf(call.relative_tolerance)) {
-        fields.fail("attribute tolerance is \"" + *text +
-                    "\"; it should be exact, spec or a number (relative Frobenius error)");
+        fields.fail("attribute tolerance is " + CaseFields::quote(*text) +
+                    "; it should be exact, spec or a finite number from 0 (relative Frobenius "
+                    "error)");
       }
     }
   }
   if (const auto text = fields.attribute("expect_status")) {
     call.expect_status = parse_status_code(*text);
     if (!call.expect_status || *call.expect_status == StatusCode::ok) {
-      fields.fail("attribute expect_status is \"" + *text +
-                  "\"; it should be the name of a status code other than ok");
+      fields.fail("attribute expect_status is " + CaseFields::quote(*text) +
+                  "; it should be the name of a status code other than ok");
     }
   }
 }
@@ -137,12 +167,15 @@ void read_addressing(CaseFields& fields, HostCall& call, std::int64_t rows) {
     addressing.segment_offsets = fields.integers("segment_offsets", true);
     addressing.segment_slots = fields.integers("segment_slots", true);
     const auto num_segments = fields.integers("num_segments", true);
-    if (num_segments.size() != 1) fields.fail("tensor num_segments should have 1 element");
+    if (num_segments.size() != 1) {
+      fields.fail("tensor num_segments has " + std::to_string(num_segments.size()) +
+                  " elements; it should have 1");
+    }
     addressing.num_segments = num_segments.empty() ? 0 : num_segments.front();
     check_segments(fields, addressing);
   } else {
-    fields.fail("attribute addressing is \"" + mode +
-                "\"; it should be tokens, grouped or uniform");
+    fields.fail("attribute addressing is " + CaseFields::quote(mode) +
+                "; it should be tokens, grouped or uniform");
   }
   if (testing::makes_y(call.op)) {
     const HostTensor weights = fields.tensor("token_weights", 1, {DType::f32});
@@ -279,7 +312,7 @@ void read_group_tokens(CaseFields& fields, HostCall& call) {
   }
   call.addressing.token_slots = fields.integers("token_slots", true);
   call.addressing.num_tokens = static_cast<std::int64_t>(call.addressing.token_slots.size());
-  const auto slots = fields.number("num_slots", 0, kMaxSize);
+  const auto slots = fields.number("num_slots", 0, kMaxGroupedSlots);
   if (!slots) fields.fail("attribute num_slots is missing; group_tokens needs it");
   call.shape.num_slots = static_cast<std::int32_t>(slots.value_or(0));
   for (const char* name : {"token_order", "segment_offsets", "segment_slots", "num_segments"}) {
@@ -341,7 +374,19 @@ void read_table_operation(CaseFields& fields, HostCall& call) {
   }
   if (!fields.ok()) return;
   read_addressing(fields, call, rows);
+  if (call.x.given() && call.x_row_stride == 0 && call.x.rows() == 0 &&
+      call.addressing.num_tokens > 0) {
+    fields.fail("tensor x has shape " + shape_text(call.x) +
+                "; it should have a row, which x_row_stride 0 gives to all");
+  }
   read_entries(fields, call);
+  if (!fields.ok()) return;
+  // h, and the workspace of what makes y.
+  check_replay(fields, std::max<std::int64_t>(call.addressing.num_tokens, 1),
+               std::int64_t{call.shape.num_slices} * std::max(call.shape.max_rank, 1),
+               sizeof(float), "h",
+               "attribute max_rank is " + std::to_string(call.shape.max_rank) + " and there are " +
+                   std::to_string(call.addressing.num_tokens) + " rows");
   if (!fields.ok()) return;
   if (testing::makes_h(call.op)) {
     call.h = HostTensor(DType::f32, {call.addressing.num_tokens,
@@ -364,13 +409,16 @@ Result<CaseFile> read_case_file(std::string_view path) {
   CaseFile file;
   const std::string format = fields.attribute("format").value_or("");
   if (format != "rankfold-case-1") {
-    fields.fail("attribute format is \"" + format + "\"; it should be rankfold-case-1");
+    const bool given = read->find_metadata("format") != nullptr;
+    fields.fail("attribute format is " + (given ? CaseFields::quote(format) : "missing") +
+                "; it should be rankfold-case-1");
     return fields.status();
   }
   const std::string name = fields.attribute("op").value_or("");
   const auto op = parse_op(name);
   if (!op) {
-    fields.fail("attribute op is \"" + name + "\"; it should be the name of an operation");
+    fields.fail("attribute op is " + CaseFields::quote(name) +
+                "; it should be the name of an operation");
     return fields.status();
   }
   file.call.op = *op;

@@ -370,9 +370,17 @@ TEST_CASE("what a file cannot mean is refused by name") {
   check_refused(with_attribute("batch_invariant", "2"), "batch_invariant");
   check_refused(with_attribute("max_rank", "0"), "max_rank");
   check_refused(with_attribute("tolerance", "loose"), "tolerance");
-  check_refused(with_attribute("tolerance", "inf"), "tolerance");
-  check_refused(with_attribute("tolerance", "nan"), "tolerance");
+  for (const char* value : {"inf", "-inf", "nan", "-1", "1e999", ""}) {
+    check_refused(with_attribute("tolerance", value), "tolerance");
+  }
   check_refused(with_attribute("expect_status", "ok"), "expect_status");
+  // Long and hostile values leave room for the rest of the text.
+  check_refused(with_attribute("y_mode", std::string(5000, 'x')), "accumulate or overwrite");
+  check_refused(with_attribute(std::string(5000, 'x'), "1"), "means nothing to apply_linear");
+  // A small file that asks for much.
+  check_refused(with_attribute("x_row_stride", "1099511627776"), "x_row_stride is 1099511627776");
+  check_refused(with_attribute("y_row_stride", "1073741824"), "y_row_stride is 1073741824");
+  check_refused(with_attribute("max_rank", "2147483647"), "max_rank is 2147483647");
   check_refused(with_attribute("addressing", "none"), "addressing");
   check_refused(with_attribute("addressing", "uniform"), "uniform_slot");
 
@@ -394,6 +402,22 @@ TEST_CASE("what a file cannot mean is refused by name") {
   check_refused(with_tensor("token_weights", {DType::f32, {3}, {}}), "token_weights");
   check_refused(with_tensor("expect.y", {DType::f64, {2, 3}, {}}), "expect.y");
   check_refused(with_tensor("expect.y", {DType::bf16, {2, 2}, {}}), "expect.y");
+  Draft no_format;
+  no_format.attributes.erase("format");
+  check_refused(no_format, "format is missing");
+  Draft no_row = with_attribute("x_row_stride", "0");
+  no_row.tensors["x"] = {DType::f32, {0, 3}, {}};
+  check_refused(no_row, "tensor x has shape [0, 3]");
+  Draft grouping;
+  grouping.tensors = {{"token_slots", {DType::i32, {2}, {0, 1}}}};
+  grouping.attributes = {{"format", "rankfold-case-1"}, {"op", "group_tokens"}};
+  grouping.attributes["num_slots"] = "2";
+  CHECK(grouping.run().verdict == Verdict::passed);
+  grouping.attributes["num_slots"] = "2147483647";
+  check_refused(grouping, "num_slots");
+  Draft infinite;  // an infinity among the inputs allows nothing
+  infinite.tensors["scalings"].values = {std::numeric_limits<double>::infinity()};
+  CHECK(infinite.run().verdict == Verdict::failed);
   Draft missing;
   missing.tensors.erase("b.0.0");
   check_refused(missing, "b.0.0");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <new>
 
 #include "case_run.hpp"
 #include "check_call.hpp"
@@ -21,6 +22,8 @@ CaseResult run_timed(const std::string& name, const Session& session, const std:
   } else {
     try {
       outcome = function();
+    } catch (const std::bad_alloc&) {
+      outcome = Outcome::fail("memory ran out: the case takes more than this process may have");
     } catch (const std::exception& error) {
       outcome = Outcome::fail(error.what());
     }

@@ -56,7 +56,7 @@ Result<std::uint64_t> default_seed();
 /// The table in the order in which it runs.
 const std::vector<CaseInfo>& list_cases();
 
-/// Cases whose name the ECMAScript regular expression `filter` finds; empty: all. Errors:
+/// Cases whose name the regular expression `filter` (RE2 syntax) finds; empty: all. Errors:
 /// invalid_argument (the expression, quoted).
 Result<std::vector<CaseInfo>> select_cases(std::string_view filter);
 

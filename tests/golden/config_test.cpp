@@ -56,6 +56,9 @@ TEST_CASE("config: what would change the mathematics is refused by its key") {
       {"num_key_value_heads", 3, "num_key_value_heads"},
       {"head_dim", 15, "head_dim"},
       {"rms_norm_eps", 0, "rms_norm_eps"},
+      {"rms_norm_eps", 1e300, "rms_norm_eps"},
+      {"rope_parameters", {{"rope_theta", 1e300}}, "rope_parameters.rope_theta"},
+      {"rope_parameters", {{"rope_theta", 1e-300}}, "rope_parameters.rope_theta"},
       {"eos_token_id", "x", "eos_token_id"},
       {"tie_word_embeddings", 1, "tie_word_embeddings"},
   };
@@ -70,6 +73,8 @@ TEST_CASE("config: what would change the mathematics is refused by its key") {
     CHECK(text.find("config.json") != std::string::npos);
   }
   CHECK(refusal("{").find("not a JSON object") != std::string::npos);
+  const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  CHECK(refusal("{\"architectures\": " + deep + "}").find("deeper than") != std::string::npos);
   CHECK(refusal("[]").find("not a JSON object") != std::string::npos);
 }
 

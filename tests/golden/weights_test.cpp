@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -145,6 +146,15 @@ TEST_CASE("weights: what does not fit config.json is refused by the tensor's nam
     ModelFolder folder;
     folder.tensors["model.norm.weight"] = {DType::f64, {64}, std::vector<std::byte>(512)};
     CHECK(folder.refusal().find("model.norm.weight is F64") != std::string::npos);
+  }
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    ModelFolder folder;
+    ModelFolder::Tensor& tensor = folder.tensors["model.layers.1.mlp.up_proj.weight"];
+    REQUIRE(tensor.dtype == DType::f32);
+    std::memcpy(&tensor.bytes[tensor.bytes.size() - sizeof(value)], &value, sizeof(value));
+    CHECK(folder.refusal().find("model.layers.1.mlp.up_proj.weight holds a NaN") !=
+          std::string::npos);
   }
   {
     const ModelFolder folder;

@@ -120,11 +120,16 @@ TEST_CASE("bench: what is wrong with a workloads file is said with its place") {
       {"slices", json::array(), "\"slices\""},
       {"tokens", 8, "covers 7 tokens; \"tokens\" is 8"},
       {"tokens", 6, "covers 7 tokens or more; \"tokens\" is 6"},
+      {"adapters", 1 << 20, "\"adapters\" is 1048576; it should be an integer from 1 to 65536"},
       {"adapters", 2, "an adapter of \"token_adapter_rle\" is 2"},
       {"token_adapter_rle", json::parse("[[7]]"), "[count, adapter]"},
       {"min_bytes", 1, "\"min_bytes\" is 1"},
       {"flops", 1, "\"flops\" is 1"},
       {"name", nullptr, "\"name\" is null"},
+      {"kind",
+       "\xc2\x9b"
+       "31m",
+       "\\xc2\\x9b31m"},
   };
   for (const Line& line : lines) {
     CAPTURE(std::string(line.key));
@@ -155,4 +160,38 @@ TEST_CASE("bench: the workloads that come with the command are well-formed") {
   const ToolRun run = run_tool({"bench", "--filter", "decode", "--backend", "doesnotexist"});
   CHECK(run.exit_code == 2);
   CHECK(contains(run.err, "unknown_backend"));
+}
+
+TEST_CASE("bench: hostile workloads files end with the path and the reason") {
+  const ScratchFolder folder;
+  const auto refusal = [&](const std::string& text) {
+    const std::string path = folder.write("hostile.json", text);
+    const ToolRun run = run_tool({"bench", "--backend", "doesnotexist", "--workloads", path});
+    CHECK(run.signal == 0);
+    CHECK(run.exit_code == 3);
+    CHECK(contains(run.err, path));
+    return run.err;
+  };
+  CHECK(contains(refusal("{\"schema\": 1e999}"), "overflows"));
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  CHECK(contains(refusal(deep), "nested deeper"));
+  json file = small_file();
+  file["workloads"][0]["K"] = "DEEP";
+  std::string text = file.dump();
+  text.replace(text.find("\"DEEP\""), 6, deep);
+  CHECK(contains(refusal(text), "nested deeper"));
+  for (const json& scale : {json(0), json(1e300), json("1"), json(nullptr)}) {
+    file = small_file();
+    file["scale"] = scale;
+    CHECK(contains(refusal(file.dump()), "\"scale\" " + scale.dump() + "; it should be"));
+  }
+  // What may be opened and not read, and what never ends.
+  for (const char* path : {"/proc/self/mem", "/"}) {
+    const ToolRun run = run_tool({"bench", "--workloads", path});
+    CHECK(run.exit_code == 2);
+    CHECK(contains(run.err, std::string(path) + ": the workloads file cannot be read"));
+  }
+  const ToolRun endless = run_tool({"bench", "--workloads", "/dev/zero"});
+  CHECK(endless.exit_code == 3);
+  CHECK(contains(endless.err, "more than 64.0 MiB"));
 }

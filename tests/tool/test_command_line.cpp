@@ -109,3 +109,74 @@ TEST_CASE("no colours unless a terminal") {
   CHECK(run.exit_code == 3);
   CHECK_FALSE(contains(run.out, "\x1b"));
 }
+
+TEST_CASE("a command that is not there: help beside it is no success") {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"frob"}, {"frob", "--help"}, {"frob", "--version"}, {"", "-h"}, {"LIST"}}) {
+    CAPTURE(words[0]);
+    const ToolRun run = run_tool(words);
+    CHECK(run.exit_code == 2);
+    CHECK(run.out.empty());
+    CHECK(contains(run.err, "no command \"" + words[0] + "\""));
+    CHECK(contains(run.err, "list inspect check bench"));
+  }
+}
+
+TEST_CASE("bench --help says how long it takes") {
+  CHECK(contains(run_tool({"bench", "--help"}).out, "ten minutes"));
+}
+
+TEST_CASE("no control character of an argument reaches the terminal") {
+  const std::string escape = "\x1b[31m",
+                    c1 = "\xc2\x9b"
+                         "31m",
+                    no_utf8 =
+                        "\x9b"
+                        "31m";
+  for (const std::string& hostile : {escape, c1, no_utf8}) {
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {hostile},
+             {"list", "--kernels=" + hostile},
+             {"check", "--" + hostile},
+             {"check", "--seed", hostile},
+             {"check", "--list", "--filter", hostile + "("},
+             {"check", "--case", "/does/not/exist/" + hostile},
+             {"inspect", "/does/not/exist/" + hostile},
+             {"inspect", "/does/not/exist/" + hostile, "--json"},
+             {"bench", "--filter", hostile},
+             {"bench", "--workloads", "/does/not/exist/" + hostile}}) {
+      CAPTURE(words[0]);
+      const ToolRun run = run_tool(words);
+      CHECK(run.exit_code == 2);
+      CHECK_FALSE(contains(run.out + run.err, "\x1b"));
+      CHECK_FALSE(contains(run.out + run.err, "\x9b"));
+      CHECK(contains(run.err, "31m"));
+    }
+    const ToolRun run = run_tool({"list"}, {"RANKFOLD_BACKEND=" + hostile});
+    CHECK(run.exit_code == 2);
+    CHECK_FALSE(contains(run.out + run.err, "\x1b"));
+    CHECK_FALSE(contains(run.out + run.err, "\x9b"));
+  }
+  // Other characters stay as they are.
+  CHECK(contains(run_tool({"inspect", "/does/not/exist/\xc3\xa9\xe4\xb8\xad"}).err,
+                 "\xc3\xa9\xe4\xb8\xad"));
+}
+
+TEST_CASE("filters: any expression ends, in time that is linear in the names") {
+  std::string deep(50000, '(');
+  deep += std::string(50000, ')');
+  std::string stars;
+  for (int i = 0; i < 30; ++i) stars += "(l|l|l)*";
+  for (const std::string& bomb : {std::string("(.*)*(.*)*(.*)*\\x01"), std::string(100000, 'x'),
+                                  deep, std::string("a{1000}{1000}{1000}"), stars + "\\x01"}) {
+    CAPTURE(bomb.substr(0, 30));
+    for (const char* command : {"check", "bench"}) {
+      std::vector<std::string> words = {command, "--filter", bomb};
+      if (words[0] == "check") words.emplace_back("--list");
+      const ToolRun run = run_tool(words);
+      CHECK(run.exit_code == 2);
+      CHECK(contains(run.err, "--filter: "));
+      CHECK(run.err.size() < 1000);
+    }
+  }
+}

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "rankfold/safetensors.hpp"
 #include "run_tool.hpp"
@@ -196,4 +197,59 @@ TEST_CASE("inspect: what is not there is a usage error") {
   }
   const ScratchFolder folder;
   CHECK(run_tool({"inspect", folder.path("")}).exit_code == 2);  // a folder without an adapter
+}
+
+TEST_CASE("inspect: control characters of C1 in names, keys and values are shown escaped") {
+  const ScratchFolder folder;
+  const std::string c1 =
+      "\xc2\x9b"
+      "31m";
+  const float values[6] = {};
+  const std::string tensor = "t" + c1, key = "k" + c1, value = "v\x7f" + c1;
+  const rankfold::SafetensorsTensor tensors[] = {
+      {tensor.c_str(), rankfold::DType::f32, 2, {2, 3}, values}};
+  const rankfold::SafetensorsMetadata metadata[] = {{key.c_str(), value.c_str()}};
+  const std::string path = folder.path("plain" + c1);
+  REQUIRE(rankfold::write_safetensors(path, tensors, metadata).ok());
+  const ToolRun text = run_tool({"inspect", path});
+  CHECK(text.exit_code == 0);
+  CHECK(contains(text.out, "t\\xc2\\x9b31m"));
+  CHECK(contains(text.out, "v\\x7f\\xc2\\x9b31m"));
+  CHECK_FALSE(contains(text.out, "\x9b"));
+  const ToolRun as_json = run_tool({"inspect", path, "--json"});
+  CHECK_FALSE(contains(as_json.out, "\x9b"));
+  CHECK_FALSE(contains(as_json.out, "\x7f"));
+  CHECK(as_json.json()["tensors"][0]["name"] == tensor);  // the document means the same
+  CHECK(as_json.json()["metadata"][key] == value);
+
+  // In an adapter: texts of the library.
+  folder.write("adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 1, "x)" + c1 +
+                                          R"(": 1, "bias": ")" + c1 + "\"}");
+  const std::string a = "base_model.model.q" + c1 + ".lora_A.weight";
+  const std::string b = "base_model.model.q" + c1 + ".lora_B.weight";
+  const rankfold::SafetensorsTensor pair[] = {{a.c_str(), rankfold::DType::f32, 2, {2, 3}, values},
+                                              {b.c_str(), rankfold::DType::f32, 2, {3, 2}, values}};
+  REQUIRE(rankfold::write_safetensors(folder.path("adapter_model.safetensors"), pair, {}).ok());
+  for (const char* option : {"", "--json"}) {
+    std::vector<std::string> words = {"inspect", folder.path("")};
+    if (*option != '\0') words.emplace_back(option);
+    const ToolRun run = run_tool(words);
+    CHECK(run.exit_code == 3);
+    CHECK(contains(run.out, "unknown key 'x?31m' is 1"));
+    CHECK(contains(run.out, "bias is '?31m'"));
+    CHECK(contains(run.out, "module path 'q?31m' holds a control character"));
+    CHECK_FALSE(contains(run.out + run.err, "\x9b"));
+  }
+}
+
+TEST_CASE("inspect: a path that cannot be followed says why") {
+  const ScratchFolder folder;
+  std::filesystem::create_symlink(folder.path("b"), folder.path("a"));
+  std::filesystem::create_symlink(folder.path("a"), folder.path("b"));
+  const ToolRun circle = run_tool({"inspect", folder.path("a")});
+  CHECK(circle.exit_code == 2);
+  CHECK(contains(circle.err, "symbolic links"));
+  const ToolRun long_name = run_tool({"inspect", std::string(5000, 'x')});
+  CHECK(long_name.exit_code == 2);
+  CHECK(contains(long_name.err, "name too long"));
 }

@@ -2,9 +2,9 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <regex>
 
 #include "command.hpp"
+#include "name_filter.hpp"
 #include "rankfold/memory.hpp"
 #include "rankfold/operations.hpp"
 #include "report.hpp"
@@ -18,16 +18,11 @@ struct Close {
 };
 
 std::vector<Workload> select(const Workloads& workloads, const std::string& filter) {
-  std::regex pattern;
-  try {
-    pattern = std::regex(filter);
-  } catch (const std::regex_error& error) {
-    throw CommandError(kExitUsage, fmt::format("--filter: \"{}\" is no regular expression: {}",
-                                               printable(filter), error.what()));
-  }
+  const auto names = conformance::NameFilter::compile(filter);
+  if (!names.ok()) throw CommandError(kExitUsage, "--filter: " + describe(names.status()));
   std::vector<Workload> selected;
   for (const Workload& point : workloads.points) {
-    if (std::regex_search(point.name, pattern)) selected.push_back(point);
+    if (names->finds(point.name)) selected.push_back(point);
   }
   if (selected.empty()) {
     throw CommandError(kExitUsage,

@@ -147,7 +147,11 @@ int num_cold_layers(const Workload& point, const MachineLimits& limits) {
   }
   const std::int64_t layer = layout_of(point).bytes;
   if (layer == 0) return 0;
-  const std::int64_t room = limits.memory_bytes / layer - 1;
+  // Every layer has a table of its own, whatever its slots hold.
+  const std::int64_t table = std::int64_t{point.adapters} *
+                             static_cast<std::int64_t>(point.out.size()) *
+                             static_cast<std::int64_t>(sizeof(AdapterEntry));
+  const std::int64_t room = (limits.memory_bytes - layer) / (layer + table);
   if (room < 2) return 0;
   const std::int64_t cold = (limits.cold_bytes + layer - 1) / layer;
   return static_cast<int>(std::min({std::max<std::int64_t>(cold, 2), room, kMostLayers}));

@@ -1,8 +1,13 @@
 #include "workloads.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <limits>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <system_error>
@@ -17,7 +22,9 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxRank = std::int64_t{1} << 16;
-constexpr std::int64_t kMaxAdapters = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxAdapters = std::int64_t{1} << 16;
+constexpr std::size_t kMaxFileBytes = std::size_t{64} << 20;
+constexpr int kMaxDepth = 16;
 
 // One JSON object and where it stands, so that every error names the place.
 class Fields {
@@ -177,20 +184,50 @@ Workload read_point(const Json& object, const std::string& path, std::size_t ind
   return point;
 }
 
+// A device or a pipe may never end.
+std::string read_text(const std::string& path) {
+  const auto fail = [&](const char* why) {
+    throw CommandError(kExitUsage,
+                       fmt::format("{}: the workloads file cannot be read: {}", path, why));
+  };
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
+  if (!file) fail(std::strerror(errno));
+  std::string text;
+  char buffer[1 << 14];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof(buffer), file.get())) {
+    text.append(buffer, count);
+    if (text.size() > kMaxFileBytes) {
+      throw CommandError(kExitRefused, fmt::format("{}: the workloads file has more than {}", path,
+                                                   human_bytes(kMaxFileBytes)));
+    }
+  }
+  if (std::ferror(file.get()) != 0) fail(std::strerror(errno));
+  return text;
+}
+
+Json parse(const std::string& path, const std::string& text) {
+  // Texts of errors show values, and showing them recurs.
+  const auto check_depth = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth <= kMaxDepth) return true;
+    throw CommandError(kExitRefused,
+                       fmt::format("{}: JSON nested deeper than {} levels", path, kMaxDepth));
+  };
+  try {
+    return Json::parse(text, check_depth);
+  } catch (const Json::parse_error& failure) {
+    throw CommandError(kExitRefused, fmt::format("{}: not JSON at byte {}", path, failure.byte));
+  } catch (const Json::out_of_range&) {
+    throw CommandError(kExitRefused, fmt::format("{}: a number that overflows", path));
+  }
+}
+
 }  // namespace
 
 Workloads read_workloads(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::error_code error;
-  if (!stream || fs::is_directory(path, error)) {
-    throw CommandError(kExitUsage, fmt::format("{}: the workloads file cannot be read", path));
-  }
-  Json document;
-  try {
-    document = Json::parse(stream);
-  } catch (const Json::parse_error& failure) {
-    throw CommandError(kExitRefused, fmt::format("{}: not JSON at byte {}", path, failure.byte));
-  }
+  const Json document = parse(path, read_text(path));
   Workloads workloads;
   workloads.path = path;
   const Fields fields(document, path + ": the document");
@@ -201,8 +238,14 @@ Workloads read_workloads(const std::string& path) {
   if (dtype != "bf16") {
     fields.fail(fmt::format("has \"dtype\" \"{}\"; it should be bf16", printable(dtype)));
   }
-  if (!fields.at("scale").is_number()) fields.fail("has a \"scale\" that is no number");
-  workloads.scale = fields.at("scale").get<float>();
+  const Json& scale = fields.at("scale");
+  const double value = scale.is_number() ? scale.get<double>() : 0.0;
+  if (value == 0 || std::fabs(value) > std::numeric_limits<float>::max()) {
+    fields.fail(
+        fmt::format("has \"scale\" {}; it should be a number other than 0 that float32 holds",
+                    Fields::shown(scale)));
+  }
+  workloads.scale = static_cast<float>(value);
   std::set<std::string> names;
   const Json& points = fields.array("workloads");
   for (std::size_t i = 0; i < points.size(); ++i) {

@@ -15,9 +15,31 @@ namespace {
 
 constexpr std::size_t kShownBytes = 160;
 
-bool is_control(char c) noexcept {
-  const auto byte = static_cast<unsigned char>(c);
-  return byte < 0x20 || byte == 0x7f;
+// Bytes of the UTF-8 character that the text begins with; 0 where it begins with none.
+std::size_t character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t count = lead < 0xc2   ? 0
+                            : lead < 0xe0 ? 2
+                            : lead < 0xf0 ? 3
+                            : lead < 0xf5 ? 4
+                                          : 0;
+  if (count == 0 || text.size() < count) return 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80u) return 0;
+  }
+  // Longer than needed, a surrogate, or past the last code point.
+  const bool wrong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0) ||
+                     (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90);
+  return wrong ? 0 : count;
+}
+
+// A terminal obeys C0, DEL and, in UTF-8, C1: U+009B begins the same sequences as escape and '['.
+bool is_control(std::string_view character) noexcept {
+  const auto lead = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return lead < 0x20 || lead == 0x7f;
+  return lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
 }
 
 struct CloseFile {
@@ -33,7 +55,14 @@ std::string quote(std::string_view text) {
     while (shown > 0 && (static_cast<unsigned char>(text[shown]) & 0xc0u) == 0x80u) --shown;
   }
   std::string out = "'";
-  for (char c : text.substr(0, shown)) out += is_control(c) ? '?' : c;
+  for (std::string_view rest = text.substr(0, shown); !rest.empty();) {
+    // A byte of no character is a control of terminals that do not read UTF-8.
+    const std::size_t count = character_bytes(rest);
+    const std::string_view character = rest.substr(0, std::max<std::size_t>(count, 1));
+    const bool plain = count > 0 && !is_control(character);
+    out += plain ? character : "?";
+    rest.remove_prefix(character.size());
+  }
   if (shown < text.size()) out += "...";
   return out + "'";
 }
@@ -49,7 +78,12 @@ std::string shape_text(const SafetensorsEntry& entry) {
 }
 
 bool has_control(std::string_view text) noexcept {
-  return std::any_of(text.begin(), text.end(), is_control);
+  while (!text.empty()) {
+    const std::size_t count = std::max<std::size_t>(character_bytes(text), 1);
+    if (is_control(text.substr(0, count))) return true;
+    text.remove_prefix(count);
+  }
+  return false;
 }
 
 bool is_ascii(std::string_view text) noexcept {
@@ -63,6 +97,10 @@ Result<std::vector<std::byte>> read_file(const std::string& path, std::uintmax_t
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) {
     return Status(StatusCode::invalid_argument, "no such file: " + quote(path));
+  }
+  if (error) {  // a circle of links, a folder that may not be entered
+    return Status(StatusCode::invalid_argument,
+                  "cannot open " + quote(path) + ": " + error.message());
   }
   if (!std::filesystem::is_regular_file(status)) {
     return Status(StatusCode::invalid_argument, quote(path) + " is not a regular file");

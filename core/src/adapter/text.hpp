@@ -14,14 +14,15 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace detail {
 
-/// The text in quotes as an error may show it: control characters as '?', cut after 160 bytes.
+/// The text in quotes as an error may show it: control characters (C0, DEL and C1) and what is not
+/// UTF-8 as '?', cut after 160 bytes.
 std::string quote(std::string_view text);
 
 /// "[8, 64]".
 std::string shape_text(const std::int64_t* sizes, int num_dims);
 std::string shape_text(const SafetensorsEntry& entry);
 
-/// true when a byte is below 0x20 or 0x7f.
+/// true when it holds a control character: C0, DEL or C1.
 bool has_control(std::string_view text) noexcept;
 bool is_ascii(std::string_view text) noexcept;
 

@@ -102,6 +102,14 @@ Result<PoolLayout> make_layout(std::span<const TargetSpec> targets, const PoolOp
     }
     layout.slot_entries += std::int64_t{spec.num_experts} * spec.num_slices;
     layout.targets.push_back(std::move(target));
+    constexpr auto kEntry = static_cast<std::int64_t>(sizeof(AdapterEntry));
+    if (layout.slot_entries > INT64_MAX / kEntry / options.num_slots) {
+      return Status::format(StatusCode::invalid_argument,
+                            "pool: num_slots is %d and a slot has %lld entries up to target '%s'; "
+                            "all together should be below 2^63 bytes",
+                            options.num_slots, static_cast<long long>(layout.slot_entries),
+                            spec.key);
+    }
   }
   return layout;
 }

@@ -1,6 +1,7 @@
 #include "pool/state.hpp"
 
 #include <algorithm>
+#include <new>
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace detail {
@@ -26,7 +27,6 @@ PoolState::PoolState(LoraBackend& backend, PoolLayout layout, const PoolOptions&
       options_(options),
       events_(backend),
       arena_(options.arena_bytes),
-      slots_(static_cast<std::size_t>(options.num_slots)),
       image_lent_(static_cast<std::size_t>(std::min(options.num_slots, kMaxImages - 1) + 1)) {}
 
 Status PoolState::create() {
@@ -42,7 +42,7 @@ Status PoolState::create() {
                           "pool: arena_bytes is %llu; it should hold at least one matrix",
                           print(options_.arena_bytes));
   }
-  const std::size_t table_bytes = slots_.size() * slot_bytes();
+  const std::size_t table_bytes = static_cast<std::size_t>(options_.num_slots) * slot_bytes();
   const struct {
     Buffer& buffer;
     std::size_t bytes;
@@ -55,6 +55,14 @@ Status PoolState::create() {
     auto buffer = Buffer::create(backend_, part.bytes, part.kind);
     if (!buffer.ok()) return out_of_memory(part.what, part.bytes, buffer.status());
     part.buffer = std::move(*buffer);
+  }
+  // After the tables: what is too much for them is refused before the host takes memory for it.
+  const auto num_slots = static_cast<std::size_t>(options_.num_slots);
+  try {
+    slots_.resize(num_slots);
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("the host's list of slots", num_slots * sizeof(Slot),
+                         Status(StatusCode::out_of_memory, "num_slots should be smaller"));
   }
   ring_.emplace(backend_);
   if (Status status = ring_->create(staging); !status.ok()) {

@@ -1,6 +1,7 @@
 #include "llama/config.hpp"
 
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace llama {
@@ -8,13 +9,24 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kMaxDepth = 32;
+
 // config.json with the file's name at hand, so that every complaint names both.
 class ConfigFile {
  public:
   explicit ConfigFile(const std::filesystem::path& path) : path_(path) {
     std::ifstream stream(path);
     if (!stream) throw ModelError(path.string() + ": cannot be read; a model folder has one");
-    json_ = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+    // Complaints show values, and showing nested ones recurs.
+    bool too_deep = false;
+    const auto check_depth = [&](int depth, Json::parse_event_t, const Json&) {
+      too_deep = too_deep || depth > kMaxDepth;
+      return !too_deep;
+    };
+    json_ = Json::parse(stream, check_depth, /*allow_exceptions=*/false);
+    if (too_deep)
+      throw ModelError(path.string() + ": is nested deeper than " + std::to_string(kMaxDepth) +
+                       " levels");
     if (!json_.is_object()) throw ModelError(path.string() + ": is not a JSON object");
   }
 
@@ -42,8 +54,12 @@ class ConfigFile {
   }
 
   float positive(const std::string& key, const Json& value) const {
-    if (!value.is_number() || !(value.get<double>() > 0)) refuse(key, value, "it must be over 0");
-    return value.get<float>();
+    const double number = value.is_number() ? value.get<double>() : 0.0;
+    constexpr double kLeast = std::numeric_limits<float>::min();
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (!(number >= kLeast && number <= kMost))
+      refuse(key, value, "it must be over 0, and a number that float32 holds");
+    return static_cast<float>(number);
   }
 
   // Absent, null or false.

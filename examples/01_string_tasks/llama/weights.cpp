@@ -1,5 +1,7 @@
 #include "llama/weights.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <rankfold/rankfold.hpp>
 #include <set>
@@ -100,6 +102,9 @@ class WeightFile {
       default:
         widen<float>(entry, out, count);
     }
+    // Every answer would be made of NaN, and be the same token.
+    if (!std::all_of(out, out + count, [](float value) { return std::isfinite(value); }))
+      fail(entry.name, "holds a NaN or an infinity; weights must be finite");
     return out + count;
   }
 

@@ -64,7 +64,10 @@ std::vector<Answer> Scheduler::run(const std::vector<Request>& requests,
 
 void Scheduler::check(const Request& request) const {
   const llama::Config& config = model_.config();
-  const std::string what = "prompt \"" + request.prompt + "\": ";
+  constexpr std::size_t kShown = 60;
+  const bool is_long = request.prompt.size() > kShown;
+  const std::string what =
+      "prompt \"" + request.prompt.substr(0, kShown) + (is_long ? "...\": " : "\": ");
   if (request.prompt.empty()) throw llama::ModelError(what + "it is empty");
   for (const char c : request.prompt) {
     const auto byte = static_cast<unsigned char>(c);

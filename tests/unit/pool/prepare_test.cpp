@@ -206,7 +206,25 @@ TEST_CASE("create: bad targets and options are refused by name") {
   CHECK(contains(refusal([](auto& t, auto&) { t[0].num_slices = 17; }), "num_slices"));
   CHECK(contains(refusal([](auto& t, auto&) { t[0].in = 0; }), "in of target 'qkv' is 0"));
   CHECK(contains(refusal([](auto& t, auto&) { t[0].num_experts = 2; }), "num_experts"));
+  CHECK(contains(refusal([](auto& t, auto& o) {
+                   for (auto& target : t) target.kind = TargetKind::experts;
+                   for (auto& target : t) target.num_experts = INT32_MAX;
+                   o.num_slots = INT32_MAX;
+                 }),
+                 "num_slots is 2147483647"));
   CHECK(backend.counters().device_bytes == 0);
+}
+
+TEST_CASE("create: more slots than there is memory for are refused with their bytes") {
+  FakeBackend backend;
+  backend.limit_device_bytes(1 << 20);
+  const auto pool =
+      AdapterPool::create(backend, model_targets(), small_options(INT32_MAX, 1 << 16));
+  CHECK(pool.status().code() == StatusCode::out_of_memory);
+  CHECK(contains(pool.status(), "the tables of "));
+  CHECK(contains(pool.status(), " bytes"));
+  CHECK(backend.counters().device_bytes == 0);
+  CHECK(backend.counters().pinned_bytes == 0);
 }
 
 TEST_CASE("create: the device's refusal names the bytes, and nothing is left behind") {
