@@ -14,8 +14,9 @@ constexpr int kTileRows = 3;
 constexpr int kTileRanks = 4;
 constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
 constexpr std::int64_t kPrefetchBytes =
-    512;                              // how far ahead A is asked for when few rows stream it
-constexpr std::int64_t kFewRows = 3;  // up to here, A is widened in registers
+    512;  // how far ahead A is asked for when few rows stream it
+// Up to here, two tiles of rows, A is widened in registers.
+constexpr std::int64_t kFewRows = 2 * kTileRows;
 
 // What a tile asks for while it computes: `step` bytes further for each sixteen k. Evenly spread,
 // since a burst would fill the processor's queue of misses and stop the tile.
@@ -125,9 +126,10 @@ RowTile sums_tile(const ShrinkBlock& block, std::int64_t first, float* sums,
   return tile;
 }
 
-RowTile row_tile(const ShrinkBlock& block, std::int64_t first) noexcept {
+// Rows [first, first + count) of the block, at most three.
+RowTile row_tile(const ShrinkBlock& block, std::int64_t first, std::int64_t count) noexcept {
   RowTile tile;
-  tile.num_rows = static_cast<int>(std::min<std::int64_t>(kTileRows, block.num_rows - first));
+  tile.num_rows = static_cast<int>(count);
   for (int m = 0; m < kTileRows; ++m) {
     const std::int64_t i = first + std::min(m, tile.num_rows - 1);
     const std::int64_t row = block.h_rows != nullptr ? block.h_rows[i] : i;
@@ -146,27 +148,37 @@ void widen_rows(const ShrinkBlock& block, std::int64_t first, int num_rows, std:
   }
 }
 
-// Few rows: x is widened once, A streams by, four or eight of its rows at a time.
+// Few rows: x is widened once, A streams by, four or eight of its rows at a time. A second tile of
+// rows finds them in the cache.
 template <class TX, class TA>
 void few_rows(const ShrinkBlock& block) noexcept {
   const auto* const a = static_cast<const TA*>(block.a);
   const std::int64_t stride = round_up(block.in, kPairLanes);
-  const RowTile tile = row_tile(block, 0);
-  widen_rows<TX, TA>(block, 0, tile.num_rows, 0, block.in, block.scratch, stride);
+  const int num_tiles = block.num_rows <= kTileRows ? 1 : 2;
+  const std::int64_t of_first = (block.num_rows + num_tiles - 1) / num_tiles;
+  RowTile tiles[2];
+  tiles[0] = row_tile(block, 0, of_first);
+  if (num_tiles == 2) tiles[1] = row_tile(block, of_first, block.num_rows - of_first);
+  widen_rows<TX, TA>(block, 0, static_cast<int>(block.num_rows), 0, block.in, block.scratch,
+                     stride);
   for (std::int64_t j = block.rank_begin; j < block.rank_end;) {
     const std::int64_t left = block.rank_end - j;
-    const std::int64_t step = left >= 8 && tile.num_rows == 1 ? 8 : left >= kTileRanks ? 4 : 1;
-    for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
-      const std::int64_t size = std::min(kShrinkChunk, block.in - k);
-      const float* const x = block.scratch + k;
-      const TA* const weights = a + j * block.a_stride + k;
-      if (step == 8) {
-        dot_chunk<TA, 1, 8>(x, stride, weights, block.a_stride, size, tile.h, j, k == 0);
-      } else if (step == kTileRanks) {
-        dot_rows<TA, kTileRanks>(tile.num_rows, x, stride, weights, block.a_stride, size, tile.h, j,
-                                 k == 0);
-      } else {
-        dot_rows<TA, 1>(tile.num_rows, x, stride, weights, block.a_stride, size, tile.h, j, k == 0);
+    const std::int64_t step = left >= 8 && block.num_rows == 1 ? 8 : left >= kTileRanks ? 4 : 1;
+    for (int t = 0; t < num_tiles; ++t) {
+      const RowTile& tile = tiles[t];
+      const float* const rows = block.scratch + t * of_first * stride;
+      for (std::int64_t k = 0; k < block.in; k += kShrinkChunk) {
+        const std::int64_t size = std::min(kShrinkChunk, block.in - k);
+        const TA* const weights = a + j * block.a_stride + k;
+        if (step == 8) {
+          dot_chunk<TA, 1, 8>(rows + k, stride, weights, block.a_stride, size, tile.h, j, k == 0);
+        } else if (step == kTileRanks) {
+          dot_rows<TA, kTileRanks>(tile.num_rows, rows + k, stride, weights, block.a_stride, size,
+                                   tile.h, j, k == 0);
+        } else {
+          dot_rows<TA, 1>(tile.num_rows, rows + k, stride, weights, block.a_stride, size, tile.h, j,
+                          k == 0);
+        }
       }
     }
     j += step;
