@@ -15,8 +15,15 @@ constexpr int kTileRanks = 4;
 constexpr std::int64_t kPackRanks = 64;  // rows of A that are widened together: 256 KB of a chunk
 constexpr std::int64_t kPrefetchBytes =
     512;  // how far ahead A is asked for when few rows stream it
-// Up to here, two tiles of rows, A is widened in registers.
+// Up to two tiles of rows, A is widened in registers; the second one only where x of both, widened,
+// stays in the cache.
 constexpr std::int64_t kFewRows = 2 * kTileRows;
+constexpr std::int64_t kFewFloats = 65536;
+
+bool are_few(std::int64_t num_rows, std::int64_t in) noexcept {
+  return num_rows <= kTileRows ||
+         (num_rows <= kFewRows && round_up(in, kPairLanes) <= kFewFloats / num_rows);
+}
 
 // What a tile asks for while it computes: `step` bytes further for each sixteen k. Evenly spread,
 // since a burst would fill the processor's queue of misses and stop the tile.
@@ -274,8 +281,9 @@ void many_rows(const ShrinkBlock& block) noexcept {
 }  // namespace
 
 std::int64_t shrink_scratch_floats(std::int64_t in, std::int64_t max_rank) noexcept {
-  const std::int64_t few = kFewRows * round_up(in, kPairLanes);
-  const std::int64_t chunk = std::min(round_up(in, kPairLanes), kShrinkChunk);
+  const std::int64_t padded = round_up(in, kPairLanes);
+  const std::int64_t few = std::max(kTileRows * padded, std::min(kFewRows * padded, kFewFloats));
+  const std::int64_t chunk = std::min(padded, kShrinkChunk);
   const std::int64_t ranks = std::min(max_rank, kPackRanks);
   const std::int64_t many = kTileRows * kShrinkChunk + ranks * chunk + kMaxGroupRows * ranks;
   return std::max(few, many);
@@ -284,7 +292,7 @@ std::int64_t shrink_scratch_floats(std::int64_t in, std::int64_t max_rank) noexc
 void shrink_block(const ShrinkBlock& block) noexcept {
   with_element(block.x_dtype, [&]<class TX>(const TX*) {
     with_element(block.a_dtype, [&]<class TA>(const TA*) {
-      if (block.num_rows <= kFewRows) {
+      if (are_few(block.num_rows, block.in)) {
         few_rows<TX, TA>(block);
       } else {
         many_rows<TX, TA>(block);

@@ -60,10 +60,15 @@ TEST_CASE("F1: ids of other shards, signed ids and slots out of range leave thei
     CHECK(batch.entry_of(0) < 0);
     CHECK(batch.entry_of(2) >= 0);
     check_batch(batch);
-    // With a negative base ids wrap nowhere.
+    // Differences that do not fit 32 bits wrap to no expert.
     batch.spec.expert_base = kLeast;
     batch.ids = {kLeast, kLeast + 2, kLeast + 3, 0, -1, kMost, 5, kLeast + 1, 1, 2, 3, 4};
     CHECK(batch.entry_of(0) >= 0);
+    check_batch(batch);
+    batch.spec.expert_base = kMost;
+    batch.ids = {kMost, kLeast, kLeast + 1, 0, -1, kMost, 5, kMost - 1, 1, kMost, 3, 4};
+    CHECK(batch.entry_of(0) >= 0);
+    CHECK(batch.entry_of(1) < 0);
     check_batch(batch);
   }
 }
@@ -171,6 +176,17 @@ TEST_CASE("512 experts and 64 slots") {
                                .strengths = true});
       check_batch(batch);
     }
+  }
+}
+
+TEST_CASE("F3: one row and 128 experts, nothing of a block but that row") {
+  for (const ExpertMode mode : {ExpertMode::grouped, ExpertMode::gather}) {
+    ExpertBatch batch({.tokens = 1, .top_k = 1, .experts = 128, .mode = mode, .same_ranks = true});
+    batch.ids = {77};
+    batch.slots = {2};
+    batch.route();
+    CHECK(batch.entry_of(0) >= 0);
+    check_batch(batch);
   }
 }
 
