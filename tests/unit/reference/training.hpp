@@ -65,6 +65,11 @@ struct Training {
   void check(const Results& exact, const Results& before) const;
 };
 
+/// The contract's tolerance of y and dx, whose narrow elements may also miss by 1e-4 of the root
+/// mean square of their row's delta, and all but one in a thousand by one unit in the last place.
+bool close_rows(const Elements& got, const std::vector<double>& exact,
+                const std::vector<double>& base, std::int64_t columns);
+
 /// Philox4x32-10 in the plainest form.
 void plain_philox(const std::uint32_t (&counter)[4], const std::uint32_t (&key)[2],
                   std::uint32_t (&result)[4]);
