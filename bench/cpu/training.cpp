@@ -1,14 +1,13 @@
 // rankfold_bench_training [rounds]: forward and backward beside the same mathematics as Eigen
-// products, one after the other in each round.
-#include <oneapi/tbb/global_control.h>
+// products of one thread, in turn in each round. `taskset -c 0` gives rankfold one thread, too.
 
 #include <Eigen/Core>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
+#include <ctime>
+#include <type_traits>
 #include <vector>
 
 #include "rankfold/rankfold.hpp"
@@ -24,15 +23,28 @@ constexpr std::int64_t kOut = 2048;
 constexpr std::int64_t kRank = 16;
 constexpr float kScaling = 0.5f;
 
-using Clock = std::chrono::steady_clock;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-template <class Call>
-double seconds(Call&& call) {
-  const auto start = Clock::now();
-  call();
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double now(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// Seconds of calls: by the clock, and of all threads of the process, which a busy machine changes
+// less.
+struct Times {
+  std::vector<double> wall, cpu;
+
+  template <class Call>
+  void measure(Call&& call) {
+    const double wall_start = now(CLOCK_MONOTONIC);
+    const double cpu_start = now(CLOCK_PROCESS_CPUTIME_ID);
+    call();
+    cpu.push_back(now(CLOCK_PROCESS_CPUTIME_ID) - cpu_start);
+    wall.push_back(now(CLOCK_MONOTONIC) - wall_start);
+  }
+};
 
 double median(std::vector<double> values) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -116,22 +128,19 @@ class Layer {
     throw_if_error(rankfold::backward(backend_, backward_, memory_.workspace(), stream_));
   }
 
+  // Wide copies have their memory from the first call on; float32 is never copied.
   void eigen_forward() {
-    const Matrix wide_x = view(x, kRows, kIn).template cast<float>();
-    eigen_h_.noalias() = wide_x * wide_a().transpose();
-    Matrix sum = view(y, kRows, kOut).template cast<float>();
-    sum.noalias() += (kScaling * eigen_h_) * wide_b().transpose();
-    view(y, kRows, kOut) = sum.template cast<typename Wide<T>::Element>();
+    eigen_h_.noalias() = wide(x, kRows, kIn, wide_x_) * wide_a().transpose();
+    scaled_h_ = kScaling * eigen_h_;
+    add_to(y, kOut, scaled_h_, wide_b().transpose());
   }
   void eigen_backward() {
-    const Matrix wide_dy = view(dy, kRows, kOut).template cast<float>();
-    const Matrix ds = kScaling * (wide_dy * wide_b());
-    Matrix sum = view(dx, kRows, kIn).template cast<float>();
-    sum.noalias() += ds * wide_a();
-    view(dx, kRows, kIn) = sum.template cast<typename Wide<T>::Element>();
-    const Matrix wide_x = view(x, kRows, kIn).template cast<float>();
-    eigen_da_.noalias() = ds.transpose() * wide_x;
-    eigen_db_.noalias() = kScaling * (wide_dy.transpose() * eigen_h_);
+    const Eigen::Map<const Matrix> gradient = wide(dy, kRows, kOut, wide_dy_);
+    ds_.noalias() = gradient * wide_b();
+    ds_ *= kScaling;
+    add_to(dx, kIn, ds_, wide_a());
+    eigen_da_.noalias() = ds_.transpose() * wide(x, kRows, kIn, wide_x_);
+    eigen_db_.noalias() = gradient.transpose() * scaled_h_;
   }
   /// Largest relative difference of the gradients, after a forward and a backward of both.
   double difference() const {
@@ -144,8 +153,27 @@ class Layer {
   static View view(std::vector<T>& values, std::int64_t rows, std::int64_t columns) {
     return {reinterpret_cast<typename Wide<T>::Element*>(values.data()), rows, columns};
   }
-  Matrix wide_a() { return view(a, kRank, kIn).template cast<float>(); }
-  Matrix wide_b() { return view(b, kOut, kRank).template cast<float>(); }
+  Eigen::Map<const Matrix> wide(std::vector<T>& values, std::int64_t rows, std::int64_t columns,
+                                Matrix& copy) {
+    if constexpr (std::is_same_v<T, float>) {
+      return {values.data(), rows, columns};
+    } else {
+      copy = view(values, rows, columns).template cast<float>();
+      return {copy.data(), rows, columns};
+    }
+  }
+  template <class Left, class Right>
+  void add_to(std::vector<T>& values, std::int64_t columns, const Left& left, const Right& right) {
+    if constexpr (std::is_same_v<T, float>) {
+      view(values, kRows, columns).noalias() += left * right;
+    } else {
+      sum_ = view(values, kRows, columns).template cast<float>();
+      sum_.noalias() += left * right;
+      view(values, kRows, columns) = sum_.template cast<typename Wide<T>::Element>();
+    }
+  }
+  Eigen::Map<const Matrix> wide_a() { return wide(a, kRank, kIn, wide_a_); }
+  Eigen::Map<const Matrix> wide_b() { return wide(b, kOut, kRank, wide_b_); }
 
   LoraBackend& backend_;
   OwnedStream stream_;
@@ -153,6 +181,7 @@ class Layer {
   std::vector<float> h, da, db;
   float* da_ = nullptr;
   float* db_ = nullptr;
+  Matrix wide_x_, wide_dy_, wide_a_, wide_b_, sum_, ds_, scaled_h_;
   Matrix eigen_h_, eigen_da_, eigen_db_;
   AdapterEntry entry_;
   ForwardArgs forward_;
@@ -167,34 +196,28 @@ class Layer {
 };
 
 template <class T>
-void measure(LoraBackend& backend, const char* dtype, int threads, int rounds) {
-  // Eigen's own products are of one thread here, unless the build has OpenMP.
-  const tbb::global_control limit(tbb::global_control::max_allowed_parallelism,
-                                  static_cast<std::size_t>(threads));
+void measure(LoraBackend& backend, const char* dtype, int rounds) {
   Layer<T> layer(backend);
   layer.bind();
-  std::vector<double> times[6];
+  Times times[6];
   for (int i = 0; i < rounds; ++i) {
     layer.set_dropout(0.0f);
-    times[0].push_back(seconds([&] { layer.forward(); }));
-    times[1].push_back(seconds([&] { layer.eigen_forward(); }));
-    times[2].push_back(seconds([&] { layer.backward(); }));
-    times[3].push_back(seconds([&] { layer.eigen_backward(); }));
+    times[0].measure([&] { layer.forward(); });
+    times[1].measure([&] { layer.eigen_forward(); });
+    times[2].measure([&] { layer.backward(); });
+    times[3].measure([&] { layer.eigen_backward(); });
     if (i == 0) std::printf("# gradients differ by %.1e\n", layer.difference());
     layer.set_dropout(0.1f);
-    times[4].push_back(seconds([&] { layer.forward(); }));
-    times[5].push_back(seconds([&] { layer.backward(); }));
+    times[4].measure([&] { layer.forward(); });
+    times[5].measure([&] { layer.backward(); });
   }
-  const double bytes = sizeof(T) * (kRows * kOut + kRows * kIn * 3.0);
   const char* const names[] = {"forward",         "forward, Eigen",       "backward",
                                "backward, Eigen", "forward, dropout 0.1", "backward, dropout 0.1"};
   for (int i = 0; i < 6; ++i) {
-    const double time = median(times[i]);
-    const double best = *std::min_element(times[i].begin(), times[i].end());
-    const double products = (names[i][0] == 'f' ? 2.0 : 4.0) * kRows * kIn * kRank;
-    std::printf("%-6s %d threads  %-24s %8.2f ms  best %8.2f ms  %6.1f GFLOP/s  %5.1f GB/s\n",
-                dtype, threads, names[i], time * 1e3, best * 1e3, 2 * products / time * 1e-9,
-                names[i][0] == 'f' ? 0.0 : bytes / time * 1e-9);
+    std::printf("%-5s %-22s median %7.2f ms  best %7.2f ms  cpu best %7.2f ms\n", dtype, names[i],
+                median(times[i].wall) * 1e3,
+                *std::min_element(times[i].wall.begin(), times[i].wall.end()) * 1e3,
+                *std::min_element(times[i].cpu.begin(), times[i].cpu.end()) * 1e3);
   }
   std::fflush(stdout);
 }
@@ -206,10 +229,8 @@ int main(int argc, char** argv) {
     const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
     throw_if_error(Registry::instance().add(reference::descriptor()));
     LoraBackend& backend = *Registry::instance().get("reference").value();
-    for (const int threads : {1, 2}) {
-      measure<float>(backend, "f32", threads, rounds);
-      measure<BFloat16>(backend, "bf16", threads, rounds);
-    }
+    measure<float>(backend, "f32", rounds);
+    measure<BFloat16>(backend, "bf16", rounds);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rankfold_bench_training: %s\n", error.what());
