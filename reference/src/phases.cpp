@@ -71,7 +71,9 @@ void clear_bare(const Routing& routing, std::int64_t item, void* data, std::size
 // Pairs of group and slice that compute. Of many groups it is enough to know that they are many.
 std::int64_t ShrinkPhase::count_pieces() const noexcept {
   const int slices = table_.shape.num_slices;
-  if (routing_.num_groups >= kManyShares * threads_) return routing_.num_groups * slices;
+  if (has_dropout() || routing_.num_groups >= kManyShares * threads_) {
+    return std::max<std::int64_t>(routing_.num_groups * slices, 1);
+  }
   std::int64_t pieces = 0;
   for (std::int64_t g = 0; g < routing_.num_groups; ++g) {
     const AdapterEntry* const entries = table_.entries + routing_.groups[g].entry;
@@ -113,6 +115,8 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t rank = entry.a != nullptr ? entry_rank(entry, shape) : 0;
   const std::int64_t first = item % blocks * rank_step;
   const std::int64_t last = std::min<std::int64_t>(first + rank_step, shape.max_rank);
+  const bool drops = has_dropout();
+  const DropoutMask mask(drops ? *dropout_ : Dropout{}, slice);
   const ShrinkBlock block{
       .x = x_.data,
       .x_dtype = x_.dtype,
@@ -129,10 +133,12 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
       .h_stride = h_.stride,
       .h_rows = h_.group_rows(group, routing_.order),
       .scratch = parts_.lane_scratch(lane),
+      .dropout = drops ? &mask : nullptr,
   };
-  if (block.rank_begin < block.rank_end && owner_of(entries, slice) == slice) {
+  if (block.rank_begin < block.rank_end && (drops || owner_of(entries, slice) == slice)) {
     shrink_block(block);
-    for (std::int64_t other = slice + 1; other < shape.num_slices; ++other) {
+    // The mask of a dropout is another for each slice.
+    for (std::int64_t other = slice + 1; !drops && other < shape.num_slices; ++other) {
       if (same_a(entry, entries[other])) copy_columns(block, (other - slice) * shape.max_rank);
     }
   }
@@ -205,8 +211,9 @@ void ExpandPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t begin = piece * columns;
   const std::int64_t end = std::min(begin + columns, shape.out[slice]);
   auto* const y = static_cast<std::byte*>(y_.data) + y_column * static_cast<std::int64_t>(y_bytes);
-  // Without A nobody has written a workspace's h.
-  const bool bound = entry.b != nullptr && (!h_.made_here || entry.a != nullptr);
+  // Without A nobody has written h, unless the caller brought it.
+  const bool given = h_.by_row && !h_.zero_rest && !h_.made_here;
+  const bool bound = entry.b != nullptr && (given || entry.a != nullptr);
   const std::int64_t rank = bound ? entry_rank(entry, shape) : 0;
   if (rank == 0) {
     if (mode_ == YMode::overwrite) {

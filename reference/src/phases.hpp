@@ -47,22 +47,26 @@ struct RowStrengths {
       : tokens(addressing.token_weights) {}
 };
 
-/// h = x A^T. Items: (group, slice, block of ranks), then runs of rows without adapter.
+/// h = x A^T, with dropout on x where it is given and p > 0. Items: (group, slice, block of ranks),
+/// then runs of rows without adapter.
 class ShrinkPhase final : public Phase {
  public:
   ShrinkPhase(const ConstTensorView& x, const AdapterTableView& table, const Routing& routing,
-              const HiddenRows& h, int threads, const WorkspaceParts& parts) noexcept
+              const HiddenRows& h, int threads, const WorkspaceParts& parts,
+              const Dropout* dropout = nullptr) noexcept
       : x_(x),
         table_(table),
         routing_(routing),
         h_(h),
         threads_(threads),
         parts_(parts),
+        dropout_(dropout),
         pieces_(count_pieces()) {}
   std::int64_t num_items() const noexcept override;
   void run(std::int64_t item, int lane) noexcept override;
 
  private:
+  bool has_dropout() const noexcept { return dropout_ != nullptr && dropout_->p > 0.0f; }
   std::int64_t count_pieces() const noexcept;
   std::int64_t rank_block() const noexcept;
   const ConstTensorView& x_;
@@ -71,6 +75,7 @@ class ShrinkPhase final : public Phase {
   const HiddenRows h_;
   const int threads_;
   const WorkspaceParts& parts_;
+  const Dropout* const dropout_;
   const std::int64_t pieces_;
 };
 
@@ -161,6 +166,13 @@ void clear_bare(const Routing& routing, std::int64_t item, void* data, std::size
 /// Whether both entries have the same A: then h of a row is the same for both.
 inline bool same_a(const AdapterEntry& one, const AdapterEntry& other) noexcept {
   return one.a == other.a && one.rank == other.rank && one.a_row_stride == other.a_row_stride;
+}
+
+/// The id of a row: int32 or int64.
+inline std::int64_t read_id(const ConstTensorView& ids, std::int64_t row) noexcept {
+  const std::int64_t at = row * ids.strides[0];
+  return ids.dtype == DType::i64 ? static_cast<const std::int64_t*>(ids.data)[at]
+                                 : static_cast<const std::int32_t*>(ids.data)[at];
 }
 
 /// The rank of an entry, 0 where A (or B) is missing; never over max_rank.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel.hpp"
+#include "training_plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace reference {
@@ -14,16 +15,21 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
 constexpr std::int64_t kMaxIn = std::int64_t{1} << 56;
 
-bool shrinks(Op op) noexcept {
-  return op == Op::shrink || op == Op::apply_linear || op == Op::shrink_experts ||
-         op == Op::apply_experts;
+bool shrinks(const Problem& problem) noexcept {
+  const Op op = problem.op;
+  return op == Op::shrink || op == Op::apply_linear || op == Op::forward ||
+         op == Op::shrink_experts || op == Op::apply_experts ||
+         (op == Op::backward && recomputes_h(problem));
 }
 bool expands(Op op) noexcept {
   return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding ||
-         op == Op::expand_experts || op == Op::apply_experts;
+         op == Op::forward || op == Op::forward_embedding || op == Op::expand_experts ||
+         op == Op::apply_experts;
 }
-bool keeps_h(Op op) noexcept {
-  return op == Op::apply_linear || op == Op::apply_embedding || op == Op::apply_experts;
+bool keeps_h(const Problem& problem) noexcept {
+  const Op op = problem.op;
+  return op == Op::apply_linear || op == Op::apply_embedding || op == Op::apply_experts ||
+         (is_backward(op) && recomputes_h(problem));
 }
 
 }  // namespace
@@ -66,16 +72,23 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   plan.counters = take(keys, 1, sizeof(std::int32_t));
   if (experts) {
     plan.routed = take(rows, kRoutedArrays, sizeof(std::int32_t));
-    const bool scattered = shrinks(problem.op) && problem.x_rows == XRows::token &&
+    const bool scattered = shrinks(problem) && problem.x_rows == XRows::token &&
                            problem.expert_mode == ExpertMode::grouped;
     plan.first_rows = take(scattered ? problem.bounds.tokens : 0, 1, sizeof(std::int32_t));
   }
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  plan.h = keeps_h(problem.op) ? take(rows, columns, sizeof(float)) : at;
+  plan.h = keeps_h(problem) ? take(rows, columns, sizeof(float)) : at;
+  plan.training = at;
+  if (is_backward(problem.op)) {
+    const TrainingPlan training = plan_training(problem);
+    plan.training = take(training.bytes, 1, 1);
+    plan.too_large = plan.too_large || training.too_large;
+  }
   plan.lanes = max_lanes();
   std::int64_t floats = 0;
-  if (shrinks(problem.op)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
+  if (shrinks(problem)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
   if (expands(problem.op)) floats = std::max(floats, expand_scratch_floats(shape.max_rank));
+  if (is_backward(problem.op)) floats = std::max(floats, backward_scratch_floats(shape));
   plan.scratch_floats = static_cast<std::size_t>((floats + 15) / 16 * 16);
   plan.scratch = take(plan.lanes, static_cast<std::int64_t>(plan.scratch_floats), sizeof(float));
   plan.bytes = at + kAlignment;  // the caller's memory may start at a multiple of 16 alone
@@ -95,6 +108,7 @@ WorkspaceParts parts_of(const WorkspacePlan& plan, const Workspace& workspace) n
   parts.routed = reinterpret_cast<std::int32_t*>(base + plan.routed);
   parts.first_rows = reinterpret_cast<std::int32_t*>(base + plan.first_rows);
   parts.h = reinterpret_cast<float*>(base + plan.h);
+  parts.training = base + plan.training;
   parts.scratch = reinterpret_cast<float*>(base + plan.scratch);
   parts.scratch_floats = plan.scratch_floats;
   parts.lanes = plan.lanes;

@@ -28,8 +28,9 @@ struct WorkspacePlan {
   std::size_t counters = 0;    ///< int32 [num_slots]; experts: [max(num_slots, num_experts)]
   std::size_t routed = 0;      ///< experts: int32 [kRoutedArrays, rows]
   std::size_t first_rows = 0;  ///< experts, grouped rows that share x: int32 [tokens]
-  std::size_t h = 0;        ///< float [rows, num_slices * max_rank]; operations that make h and y
-  std::size_t scratch = 0;  ///< float [lanes, scratch_floats]
+  std::size_t h = 0;         ///< float [rows, num_slices * max_rank]; operations that make h and y
+  std::size_t training = 0;  ///< the parts of TrainingPlan; backward
+  std::size_t scratch = 0;   ///< float [lanes, scratch_floats]
   std::size_t scratch_floats = 0;
   int lanes = 1;
   std::size_t bytes = 0;
@@ -65,6 +66,7 @@ struct WorkspaceParts {
   std::int32_t* routed;
   std::int32_t* first_rows;
   float* h;
+  std::byte* training;
   float* scratch;
   std::size_t scratch_floats;
   int lanes;

@@ -249,6 +249,15 @@ Status run(const ApplyExpertsArgs& args, StreamMode mode) {
   return run_on(args, mode, apply_experts);
 }
 
+Status run(const ForwardArgs& args, StreamMode mode) { return run_on(args, mode, forward); }
+Status run(const BackwardArgs& args, StreamMode mode) { return run_on(args, mode, backward); }
+Status run(const ForwardEmbeddingArgs& args, StreamMode mode) {
+  return run_on(args, mode, forward_embedding);
+}
+Status run(const BackwardEmbeddingArgs& args, StreamMode mode) {
+  return run_on(args, mode, backward_embedding);
+}
+
 bool close(const Elements& got, const std::vector<double>& exact, const std::vector<double>& base) {
   double error = 0, delta = 0, size = 0, worst = 0;
   std::size_t beyond = 0;
