@@ -8,15 +8,17 @@ namespace rankfold::testing {
 namespace {
 
 constexpr std::int64_t kCheckpoints = 10;
+// Many more rounds than publishes mean that the pool has no room left that it should have.
+constexpr std::int64_t kMostRounds = 20;
 
 }  // namespace
 
-SwapLoads::SwapLoads(AdapterPool& pool, LoraBackend& backend, Stream upload,
+SwapLoads::SwapLoads(AdapterPool& pool, LoraBackend& backend, std::span<const Stream> uploads,
                      std::span<const Stream> steps, SwapBoard& board, SwapFailures& failures,
                      unsigned seed, std::int64_t (*heap_bytes)() noexcept)
     : pool_(pool),
       backend_(backend),
-      upload_(upload),
+      uploads_(uploads),
       steps_(steps),
       board_(board),
       failures_(failures),
@@ -31,7 +33,11 @@ void SwapLoads::check(bool good, const char* call, const std::string& what) {
 
 void SwapLoads::run(std::int64_t num_publishes) {
   const std::int64_t every = std::max<std::int64_t>(1, num_publishes / kCheckpoints);
-  while (counts_.published < num_publishes) {
+  for (std::int64_t i = 0; counts_.published < num_publishes; ++i) {
+    if (i == kMostRounds * num_publishes) {
+      check(false, "run", "almost every load is refused");
+      break;
+    }
     if (counts_.published >= every * (counts_.checkpoints + 1)) checkpoint();
     round();
   }
@@ -70,11 +76,11 @@ void SwapLoads::round() {
 }
 
 void SwapLoads::load(SwapAdapter& adapter) {
-  settle("load", pool_.load(adapter.view(), upload_, steps_), adapter.version());
+  settle("load", pool_.load(adapter.view(), upload(), steps_), adapter.version());
 }
 
 void SwapLoads::prepare_and_publish(SwapAdapter& adapter) {
-  auto pending = pool_.prepare(adapter.view(), upload_);
+  auto pending = pool_.prepare(adapter.view(), upload());
   adapter.scramble();
   if (!pending.ok()) return unchanged("prepare", pending.status());
   if (random_() % 2 == 0) {
@@ -93,9 +99,9 @@ void SwapLoads::prepare_and_publish(SwapAdapter& adapter) {
 // Published in the other order.
 void SwapLoads::prepare_two(SwapAdapter& first) {
   SwapAdapter second(next_id_++);
-  auto pending = pool_.prepare(first.view(), upload_);
+  auto pending = pool_.prepare(first.view(), upload());
   if (!pending.ok()) return unchanged("prepare", pending.status());
-  auto later = pool_.prepare(second.view(), upload_);
+  auto later = pool_.prepare(second.view(), upload());
   first.scramble();
   second.scramble();
   if (later.ok()) {
@@ -107,7 +113,7 @@ void SwapLoads::prepare_two(SwapAdapter& first) {
 }
 
 void SwapLoads::cancel(SwapAdapter& adapter) {
-  auto pending = pool_.prepare(adapter.view(), upload_);
+  auto pending = pool_.prepare(adapter.view(), upload());
   if (!pending.ok()) return unchanged("prepare", pending.status());
   if (random_() % 2 == 0) {
     pending->cancel();
@@ -136,7 +142,7 @@ void SwapLoads::unload_one() {
 
 void SwapLoads::refuse_rank() {
   const SwapAdapter adapter(next_id_++, kSwapMaxRank + 1);
-  const auto pending = pool_.prepare(adapter.view(), upload_);
+  const auto pending = pool_.prepare(adapter.view(), upload());
   check(!pending.ok() && pending.status().code() == StatusCode::invalid_argument, "prepare",
         "a rank above max_rank was accepted");
   ++counts_.invalid;
@@ -145,7 +151,7 @@ void SwapLoads::refuse_rank() {
 
 // Everything is pinned between prepare and publish: no_room, and the same load goes through later.
 void SwapLoads::refuse_while_pinned(SwapAdapter& adapter) {
-  auto pending = pool_.prepare(adapter.view(), upload_);
+  auto pending = pool_.prepare(adapter.view(), upload());
   if (!pending.ok()) return unchanged("prepare", pending.status());
   const std::vector<SwapVersionPtr> pinned = residents_;
   for (const auto& version : pinned) {
@@ -216,7 +222,9 @@ void SwapLoads::checkpoint() {
   for (const Stream stream : steps_) {
     check(backend_.synchronize(stream).ok(), "checkpoint", "a step stream failed");
   }
-  check(backend_.synchronize(upload_).ok(), "checkpoint", "the upload stream failed");
+  for (const Stream stream : uploads_) {
+    check(backend_.synchronize(stream).ok(), "checkpoint", "an upload stream failed");
+  }
   const auto compare_arena = [this] {
     std::uint64_t bytes = 0;
     for (const auto& version : residents_) bytes += version->arena_bytes;

@@ -26,8 +26,8 @@ struct SwapLoadCounts {
 class SwapLoads {
  public:
   /// `heap_bytes`: what the process has allocated and not freed; null: nobody counts.
-  SwapLoads(AdapterPool& pool, LoraBackend& backend, Stream upload, std::span<const Stream> steps,
-            SwapBoard& board, SwapFailures& failures, unsigned seed,
+  SwapLoads(AdapterPool& pool, LoraBackend& backend, std::span<const Stream> uploads,
+            std::span<const Stream> steps, SwapBoard& board, SwapFailures& failures, unsigned seed,
             std::int64_t (*heap_bytes)() noexcept);
 
   /// Until so many were published, with ten checkpoints on the way; the board is paused on return,
@@ -51,12 +51,14 @@ class SwapLoads {
   void unchanged(const char* call, const Status& status);
   /// What the pool counts is what it should.
   void compare(const char* call);
+  /// Any of them: loads one after the other are not ordered by their stream.
+  Stream upload() { return uploads_[random_() % uploads_.size()]; }
   void check(bool good, const char* call, const std::string& what);
   bool is_resident(const SwapVersionPtr& version) const { return pool_.resident(version->handle); }
 
   AdapterPool& pool_;
   LoraBackend& backend_;
-  Stream upload_;
+  std::span<const Stream> uploads_;
   std::span<const Stream> steps_;
   SwapBoard& board_;
   SwapFailures& failures_;

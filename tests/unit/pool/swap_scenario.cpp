@@ -10,7 +10,7 @@ namespace rankfold::testing {
 namespace {
 
 constexpr std::int32_t kNumSlots = 5;
-constexpr int kNumStreams = 2;
+constexpr int kNumStreams = 2;  // of steps, and of uploads
 // A thread's first deque block, a table that doubles: bounded, whatever the number of loads.
 constexpr std::int64_t kMostHeapGrowth = 8192;
 
@@ -26,18 +26,19 @@ SwapReport run_swap(LoraBackend& backend, std::int64_t num_publishes, unsigned s
   options.x_dtype = DType::f32;
   options.y_dtype = DType::f32;
   auto pool = AdapterPool::create(backend, swap_targets(), options).value();
-  auto upload = OwnedStream::create(backend, StreamMode::worker).value();
   std::vector<OwnedStream> owned;
-  std::vector<Stream> streams;
+  std::vector<Stream> streams, uploads;
   for (int i = 0; i < kNumStreams; ++i) {
-    owned.push_back(OwnedStream::create(backend, StreamMode::worker).value());
-    streams.push_back(owned.back());
+    for (auto* const list : {&streams, &uploads}) {
+      owned.push_back(OwnedStream::create(backend, StreamMode::worker).value());
+      list->push_back(owned.back());
+    }
   }
 
   SwapFailures failures;
   SwapBoard board;
   SwapSteps steps(backend, pool, streams, board, failures, seed);
-  SwapLoads loads(pool, backend, upload, streams, board, failures, seed + 1, heap_bytes);
+  SwapLoads loads(pool, backend, uploads, streams, board, failures, seed + 1, heap_bytes);
   std::thread stepping([&] { steps.run(); });
   loads.run(num_publishes);
   board.stop();
