@@ -48,6 +48,7 @@ quiet ctest --test-dir "$work/static_consumer" --output-on-failure
 "$work/static_consumer/consumer"
 first_program static_first_program "$work/static"
 project examples/01_string_tasks static_example -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
+project examples/03_swap_under_load static_swap -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
 
 say "pkg-config, static"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/static" -name rankfold.pc)")

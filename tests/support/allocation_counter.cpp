@@ -1,5 +1,6 @@
 #include "allocation_counter.hpp"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,12 +23,35 @@ namespace rankfold::testing {
 namespace {
 
 std::atomic<std::int64_t> allocations{0};
+std::atomic<std::int64_t> heap_bytes{0};
 
 void count() noexcept { allocations.fetch_add(1, std::memory_order_relaxed); }
+
+// What a block has room for is the same when it is taken and when it is freed.
+void* taken(void* pointer) noexcept {
+  heap_bytes.fetch_add(static_cast<std::int64_t>(::malloc_usable_size(pointer)),
+                       std::memory_order_relaxed);
+  return pointer;
+}
+void given_back(void* pointer) noexcept {
+  heap_bytes.fetch_sub(static_cast<std::int64_t>(::malloc_usable_size(pointer)),
+                       std::memory_order_relaxed);
+}
+void* resized(void* pointer, std::size_t size) noexcept {
+  const auto before = static_cast<std::int64_t>(::malloc_usable_size(pointer));
+  void* const now = __libc_realloc(pointer, size);
+  // A failure leaves the old block; size 0 frees it.
+  if (now != nullptr || size == 0) {
+    heap_bytes.fetch_sub(before, std::memory_order_relaxed);
+    taken(now);
+  }
+  return now;
+}
 
 }  // namespace
 
 std::int64_t num_allocations() noexcept { return allocations.load(std::memory_order_relaxed); }
+std::int64_t heap_bytes_in_use() noexcept { return heap_bytes.load(std::memory_order_relaxed); }
 
 extern "C" {
 
@@ -35,15 +59,15 @@ extern "C" {
 
 RANKFOLD_INTERPOSED void* malloc(std::size_t size) {
   count();
-  return __libc_malloc(size);
+  return taken(__libc_malloc(size));
 }
 RANKFOLD_INTERPOSED void* calloc(std::size_t number, std::size_t size) {
   count();
-  return __libc_calloc(number, size);
+  return taken(__libc_calloc(number, size));
 }
 RANKFOLD_INTERPOSED void* realloc(void* pointer, std::size_t size) {
   count();
-  return __libc_realloc(pointer, size);
+  return resized(pointer, size);
 }
 RANKFOLD_INTERPOSED void* reallocarray(void* pointer, std::size_t number, std::size_t size) {
   count();
@@ -52,27 +76,30 @@ RANKFOLD_INTERPOSED void* reallocarray(void* pointer, std::size_t number, std::s
     errno = ENOMEM;
     return nullptr;
   }
-  return __libc_realloc(pointer, bytes);
+  return resized(pointer, bytes);
 }
 RANKFOLD_INTERPOSED void* memalign(std::size_t alignment, std::size_t size) {
   count();
-  return __libc_memalign(alignment, size);
+  return taken(__libc_memalign(alignment, size));
 }
 RANKFOLD_INTERPOSED void* aligned_alloc(std::size_t alignment, std::size_t size) {
   count();
-  return __libc_memalign(alignment, size);
+  return taken(__libc_memalign(alignment, size));
 }
 RANKFOLD_INTERPOSED int posix_memalign(void** pointer, std::size_t alignment, std::size_t size) {
   count();
   if (alignment % sizeof(void*) != 0 || (alignment & (alignment - 1)) != 0) return EINVAL;
-  *pointer = __libc_memalign(alignment, size);
+  *pointer = taken(__libc_memalign(alignment, size));
   return *pointer == nullptr ? ENOMEM : 0;
 }
 RANKFOLD_INTERPOSED void* valloc(std::size_t size) {
   count();
-  return __libc_memalign(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), size);
+  return taken(__libc_memalign(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), size));
 }
-RANKFOLD_INTERPOSED void free(void* pointer) { __libc_free(pointer); }
+RANKFOLD_INTERPOSED void free(void* pointer) {
+  given_back(pointer);
+  __libc_free(pointer);
+}
 // Allocators of their own (that of TBB, for one) come here for memory.
 RANKFOLD_INTERPOSED void* mmap(void* address, std::size_t size, int protection, int flags, int file,
                                off_t offset) {

@@ -10,6 +10,10 @@ namespace rankfold::testing {
 /// Allocations of all threads since the process began.
 std::int64_t num_allocations() noexcept;
 
+/// Bytes of the blocks that all threads have taken from the C library and not freed. Mapped pages
+/// are not among them.
+std::int64_t heap_bytes_in_use() noexcept;
+
 /// Allocations of all threads since the object was made. Says nothing of who allocated: nothing
 /// else may run meanwhile.
 class AllocationScope {

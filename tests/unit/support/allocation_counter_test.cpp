@@ -97,6 +97,32 @@ TEST_CASE("operator new in every form is caught") {
   CHECK(scope.count() == 2);
 }
 
+TEST_CASE("bytes in use return when blocks are freed, whoever frees them") {
+  // doctest allocates, too: nothing is checked before the end.
+  const std::int64_t before = heap_bytes_in_use();
+  void* block = std::malloc(1000);
+  use(block);
+  const std::int64_t taken = heap_bytes_in_use();
+  block = std::realloc(block, 5000);
+  use(block);
+  const std::int64_t grown = heap_bytes_in_use();
+  void* other = nullptr;
+  const bool aligned = ::posix_memalign(&other, 128, 700) == 0;
+  use(other);
+  const std::int64_t both = heap_bytes_in_use();
+  std::thread([&] { std::free(other); }).join();
+  std::free(block);
+  std::free(nullptr);
+  const std::int64_t after = heap_bytes_in_use();
+  CHECK(aligned);
+  CHECK(taken - before >= 1000);
+  CHECK(taken - before < 1100);
+  CHECK(grown - before >= 5000);
+  CHECK(grown - before < 5100);
+  CHECK(both - grown >= 700);
+  CHECK(after - before < 1000);  // what the C library keeps of the thread
+}
+
 TEST_CASE("what another thread allocates is counted") {
   const AllocationScope scope;
   std::int64_t on_thread = 0;
