@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "call_spec.hpp"
 #include "case.hpp"
@@ -13,6 +14,15 @@ namespace rankfold::conformance {
 
 /// Every value of Strategy but automatic.
 const std::vector<Strategy>& forced_strategies();
+
+/// One output of a call, as the contract, the caller and the backend know it.
+struct CallOutput {
+  std::string name;  ///< "y", "h", "dx", "ds", "da.SLOT.SLICE", ...: as in case files
+  const testing::Expected* expected = nullptr;
+  const testing::HostTensor* before = nullptr;
+  const testing::HostTensor* got = nullptr;
+};
+std::vector<CallOutput> outputs_of(const FilledCall& filled, const CallOutcome& outcome);
 
 /// FNV-1a over the outputs of a call.
 std::uint64_t digest_of(const CallOutcome& outcome, std::uint64_t seed = 0xcbf29ce484222325u);
