@@ -161,7 +161,9 @@ void make_gradients(const CallSpec& spec, HostCall& call) {
     testing::HostGradient& gradient = call.gradients[e];
     if (entry.rank == 0) continue;
     gradient.shared_da = entry.shared_a;
-    if (call.wants_da && entry.shared_a < 0) gradient.da = HostTensor(DType::f32, entry.a.sizes);
+    if (call.wants_da && entry.shared_a < 0) {
+      gradient.da = HostTensor(DType::f32, {entry.rank, spec.in});
+    }
     if (call.wants_db) gradient.db = HostTensor(DType::f32, entry.b.sizes);
     if (call.wants_dbias) gradient.dbias = HostTensor(DType::f32, {entry.b.rows()});
   }

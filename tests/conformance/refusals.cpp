@@ -97,6 +97,8 @@ CallSpec refusal_spec(Op op) {
   spec.tokens = 5;
   spec.in = 16;
   spec.out = {12};
+  spec.mode = ExpertMode::gather;
+  spec.gives_h = true;
   return spec;
 }
 

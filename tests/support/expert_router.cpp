@@ -19,7 +19,7 @@ class Router {
   explicit Router(const RouterSpec& spec)
       : spec_(spec),
         global_(spec.global_experts > 0 ? spec.global_experts
-                                        : spec.expert_base + spec.num_experts) {}
+                                        : std::int64_t{spec.expert_base} + spec.num_experts) {}
 
   // Global ids, token-major.
   std::vector<std::int32_t> choose() const {
@@ -50,7 +50,7 @@ class Router {
     return spec_.routing == Routing::skewed && global_ > 3 && id % 3 == 1;
   }
   std::int32_t next(std::int32_t id) const {
-    do id = (id + 1) % global_;
+    do id = static_cast<std::int32_t>((std::int64_t{id} + 1) % global_);
     while (is_idle(id));
     return id;
   }
@@ -69,16 +69,14 @@ class Router {
         return wild[row % 4];
       }
       case Routing::skewed: {
-        const auto id =
-            static_cast<std::int32_t>(spec_.expert_base + (global_ - 1) * unit * unit * unit) %
-            global_;
+        const double skewed = spec_.expert_base + static_cast<double>(global_) * unit * unit * unit;
+        const auto id = static_cast<std::int32_t>(static_cast<std::int64_t>(skewed) % global_);
         return is_idle(id) ? next(id) : id;
       }
       case Routing::even:
         break;
     }
-    return static_cast<std::int32_t>(
-        random_between(spec_.seed, kChoices, row, 0, std::int64_t{global_} - 1));
+    return static_cast<std::int32_t>(random_between(spec_.seed, kChoices, row, 0, global_ - 1));
   }
   void add_strange(std::vector<std::int32_t>& ids) const {
     const std::int32_t wild[] = {-1,
@@ -94,7 +92,7 @@ class Router {
   }
 
   const RouterSpec& spec_;
-  std::int32_t global_;
+  std::int64_t global_;
 };
 
 void group(const RouterSpec& spec, const std::vector<std::int32_t>& ids, HostExperts& experts) {

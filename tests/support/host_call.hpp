@@ -64,7 +64,7 @@ struct HostExperts {
 
 /// Gradients of one entry, f32: content before the call. Not given: a null pointer.
 struct HostGradient {
-  HostTensor da;     ///< as A
+  HostTensor da;     ///< [rank, in]
   HostTensor db;     ///< as B
   HostTensor dbias;  ///< [out]
   /// Index of the entry whose da this one adds to, at the same address; -1: its own.

@@ -42,7 +42,7 @@ RowRoute route_of_row(const HostCall& call, std::int64_t row) {
   if (slot < 0 || slot >= call.shape.num_slots) return route;
   route.slot = slot;
   route.expert = static_cast<std::int32_t>(expert);
-  route.x_row = experts.x_rows == XRows::own ? row : token;
+  route.x_row = call.x_row_stride == 0 ? 0 : experts.x_rows == XRows::own ? row : token;
   if (!experts.row_weights.empty()) {
     route.weight *= experts.row_weights[static_cast<std::size_t>(row)];
   }
