@@ -201,6 +201,7 @@ void add_ranks(CaseList& list) {
     spec.ranks = {0};
     spec.max_rank = 8;
     list.call(name_of(op) + "/rank/all_zero", "rank 0 touches nothing", spec);
+    spec.max_rank = 0;
     spec.ranks = {8, 16, 8, 0, 64, 1, 33, 5};
     spec.h_gap = 5;
     spec.fill = Fill::random;

@@ -174,8 +174,9 @@ CallOutcome DeviceCall::collect(Stream stream) {
     if (!outcome.damage.empty()) break;
   }
   const auto take = [&](Index piece, const HostTensor& like) {
-    return piece == kNone ? HostTensor{}
-                          : extract(pieces_[piece].image, bytes_of(pieces_[piece]), like);
+    return piece == kNone || !like.given()  // a gradient that another entry holds
+               ? HostTensor{}
+               : extract(pieces_[piece].image, bytes_of(pieces_[piece]), like);
   };
   outcome.y = take(y_, call_.y);
   outcome.h = take(h_, call_.h);

@@ -138,7 +138,7 @@ struct NaiveRun {
       if (is(Mutation::leaks_adapters)) value += leak_of_other(slice);
       const float f = is(Mutation::folded_scaling) ? factor / entry.scaling : factor;
       float delta = f * value;
-      if (entry.bias != nullptr && !is(Mutation::forgets_bias)) {
+      if (entry.bias != nullptr && ids == nullptr && !is(Mutation::forgets_bias)) {
         delta =
             is(Mutation::unscaled_bias) ? delta + entry.bias[o] : delta + factor * entry.bias[o];
       }

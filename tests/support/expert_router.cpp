@@ -28,7 +28,7 @@ class Router {
       const std::size_t first = ids.size();
       for (std::int32_t k = 0; k < spec_.top_k; ++k) {
         const auto row = static_cast<std::uint64_t>(token * spec_.top_k + k);
-        std::int32_t id = choice(row, ids[ids.size() > first ? first : 0], k);
+        std::int32_t id = choice(row, ids.size() > first ? ids[first] : 0, k);
         while (distinct() && std::find(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end(),
                                        id) != ids.end()) {
           id = next(id);
