@@ -150,10 +150,15 @@ void make_entries(const CallSpec& spec, HostCall& call) {
   }
 }
 
+// Embeddings have neither dx nor bias.
+std::uint32_t outputs_of(const CallSpec& spec) {
+  return spec.op == Op::backward ? spec.outputs : spec.outputs & ~(kOutputDx | kOutputDbias);
+}
+
 void make_gradients(const CallSpec& spec, HostCall& call) {
-  call.wants_da = (spec.outputs & kOutputDa) != 0;
-  call.wants_db = (spec.outputs & kOutputDb) != 0;
-  call.wants_dbias = (spec.outputs & kOutputDbias) != 0;
+  call.wants_da = (outputs_of(spec) & kOutputDa) != 0;
+  call.wants_db = (outputs_of(spec) & kOutputDb) != 0;
+  call.wants_dbias = (outputs_of(spec) & kOutputDbias) != 0;
   call.gradient_mode = spec.gradient_mode;
   call.gradients.resize(call.entries.size());
   for (std::size_t e = 0; e < call.entries.size(); ++e) {
@@ -211,7 +216,7 @@ HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed) {
   if (testing::makes_y(spec.op)) call.y = HostTensor(spec.y, {rows, y_columns});
   if (backward) {
     call.dy = HostTensor(spec.y, {rows, y_columns});
-    if ((spec.outputs & kOutputDx) != 0) call.dx = HostTensor(spec.dx, {rows, spec.in});
+    if ((outputs_of(spec) & kOutputDx) != 0) call.dx = HostTensor(spec.dx, {rows, spec.in});
     if ((spec.outputs & kOutputDs) != 0) call.ds = HostTensor(DType::f32, {rows, h_columns});
     make_gradients(spec, call);
   }

@@ -90,7 +90,7 @@ void add_base(CaseList& list) {
     add("last_shard", 56, 8, {56, 63, 64, 55, 0, 7, 60, 61}, 2);
     constexpr std::int32_t kMin = std::numeric_limits<std::int32_t>::min();
     constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
-    add("far", kMax - 3, 4, {kMax, kMax - 3, kMin, kMin + 1, -1, 0, kMax - 4, -4}, 2);
+    add("far", kMax - 3, 8, {kMax, kMax - 3, kMin, kMin + 1, -1, 0, kMax - 4, -4}, 2);
     add("far_of_5", 5, 4, {kMin, kMin + 3, kMax, 5, 8, 9, kMin + 5, 6}, 2);
   }
   for (const Op op : kOps) {
