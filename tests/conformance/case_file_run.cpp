@@ -18,22 +18,30 @@ using testing::Region;
 namespace {
 
 // The oracle's answer with the exact values of the file in place of its own.
-Expected with_values(const Expected& oracle, const HostCall& call, const HostTensor& values) {
-  Expected expected = oracle;
-  const bool adds = testing::makes_y(call.op) && call.options.y_mode == YMode::accumulate;
+Expected with_values(const CallOutput& output, bool adds, const HostTensor& values) {
+  Expected expected = *output.expected;
   for (std::size_t i = 0; i < expected.exact.size(); ++i) {
     if (expected.region[i] == Region::unspecified) continue;
     const auto at = static_cast<std::int64_t>(i);
     expected.exact[i] = values.get(at);
-    expected.delta[i] = values.get(at) - (adds ? call.y.get(at) : 0.0);
+    expected.delta[i] = values.get(at) - (adds ? output.before->get(at) : 0.0);
     expected.region[i] = Region::computed;
   }
   return expected;
 }
 
-Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostTensor& values,
-                       const HostTensor& before, const HostTensor& got) {
+// Whether the output is added to what it held.
+bool adds_to(const HostCall& call, const std::string& name) {
+  if (name == "h" || name == "ds") return false;
+  const bool gradient = name.find('.') != std::string::npos;
+  return (gradient ? call.gradient_mode : call.options.y_mode) == YMode::accumulate;
+}
+
+Judgement judge_values(const CaseFile& file, const CallOutput& output, const HostTensor& values) {
   const HostCall& call = file.call;
+  const Expected& oracle = *output.expected;
+  const HostTensor& before = *output.before;
+  const HostTensor& got = *output.got;
   if (values.dtype == DType::f64 || file.has_tolerance) {
     // What the contract leaves alone keeps its bits, whatever the file expects there.
     Expected untouched = oracle;
@@ -42,8 +50,8 @@ Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostT
     }
     Judgement judgement = testing::judge(untouched, before, got, testing::Tolerance::exact);
     if (!judgement.passed) return judgement;
-    return testing::judge(with_values(oracle, call, values), before, got, call.tolerance,
-                          call.relative_tolerance);
+    return testing::judge(with_values(output, adds_to(call, output.name), values), before, got,
+                          call.tolerance, call.relative_tolerance);
   }
   for (std::int64_t i = 0; i < values.count(); ++i) {
     if (oracle.region[static_cast<std::size_t>(i)] == Region::unspecified) continue;
@@ -81,20 +89,19 @@ Outcome judge_file(const CaseFile& file, const FilledCall& filled, const CallOut
   }
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
   Outcome result;
-  for (const auto& [name, values] : call.expect) {
-    if (name == "y" || name == "h") {
-      const bool is_y = name == "y";
-      const Judgement judgement =
-          judge_values(file, is_y ? filled.oracle.y : filled.oracle.h, values,
-                       is_y ? call.y : call.h, is_y ? outcome.y : outcome.h);
-      result.max_error = std::max(result.max_error, judgement.max_error);
-      if (!judgement.passed) {
-        result.verdict = Verdict::failed;
-        result.message = where + name + ": " + judgement.message;
-        return result;
-      }
-      continue;
+  for (const CallOutput& output : outputs_of(filled, outcome)) {
+    const auto expected = call.expect.find(output.name);
+    if (expected == call.expect.end()) continue;
+    const Judgement judgement = judge_values(file, output, expected->second);
+    result.max_error = std::max(result.max_error, judgement.max_error);
+    if (!judgement.passed) {
+      result.verdict = Verdict::failed;
+      result.message = where + output.name + ": " + judgement.message;
+      return result;
     }
+  }
+  if (call.op != Op::group_tokens) return result;
+  for (const auto& [name, values] : call.expect) {
     const HostTensor& got = name == "token_order"       ? outcome.token_order
                             : name == "segment_offsets" ? outcome.segment_offsets
                             : name == "segment_slots"   ? outcome.segment_slots
