@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kSlotStream = 0x51075;
 constexpr std::uint64_t kWeightStream = 0x3e16;
+constexpr std::uint64_t kRowWeightStream = 0x3e17;
 
 std::vector<std::int32_t> make_slots(const CallSpec& spec, std::uint64_t seed) {
   if (!spec.token_slots.empty()) return spec.token_slots;
@@ -55,6 +56,20 @@ std::vector<std::int32_t> make_slots(const CallSpec& spec, std::uint64_t seed) {
   return slots;
 }
 
+std::vector<float> make_weights(const CallSpec& spec, std::uint64_t seed, std::uint64_t stream,
+                                std::int64_t count) {
+  constexpr float kExact[] = {1.0f, 0.5f, 2.0f, 0.25f};
+  std::vector<float> weights;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    weights.push_back(
+        spec.fill == Fill::exact
+            ? kExact[testing::random_bits(seed, stream, at) % 4]
+            : static_cast<float>(1.0 + 0.75 * testing::random_unit(seed, stream, at)));
+  }
+  return weights;
+}
+
 void make_addressing(const CallSpec& spec, std::uint64_t seed, HostCall& call) {
   auto& addressing = call.addressing;
   addressing.num_tokens = spec.tokens;
@@ -76,22 +91,42 @@ void make_addressing(const CallSpec& spec, std::uint64_t seed, HostCall& call) {
       addressing.grouping = testing::Grouping::by_backend;
       break;
   }
-  if (!spec.token_weights) return;
-  for (std::int64_t i = 0; i < spec.tokens; ++i) {
-    const auto at = static_cast<std::uint64_t>(i);
-    const float exact[] = {1.0f, 0.5f, 2.0f, 0.25f};
-    addressing.token_weights.push_back(
-        spec.fill == Fill::exact
-            ? exact[testing::random_bits(seed, kWeightStream, at) % 4]
-            : static_cast<float>(1.0 + 0.75 * testing::random_unit(seed, kWeightStream, at)));
+  if (spec.token_weights) {
+    addressing.token_weights = make_weights(spec, seed, kWeightStream, spec.tokens);
   }
+}
+
+void make_experts(const CallSpec& spec, std::uint64_t seed, HostCall& call) {
+  auto& experts = call.experts;
+  testing::RouterSpec router;
+  router.mode = spec.mode;
+  router.routing = spec.routing;
+  router.num_tokens = spec.tokens;
+  router.top_k = spec.top_k;
+  router.num_experts = spec.num_experts;
+  router.global_experts = spec.global_experts;
+  router.expert_base = spec.expert_base;
+  router.seed = seed;
+  testing::route_tokens(router, experts);
+  experts.x_rows = spec.x_rows;
+  experts.row_begin = spec.row_begin;
+  experts.row_end = spec.row_end;
+  experts.bound_rows = spec.bound_rows;
+  if (spec.row_weights) {
+    experts.row_weights = make_weights(spec, seed, kRowWeightStream, experts.num_rows);
+  }
+  if (!spec.null_slots) return;
+  call.addressing.token_slots.clear();
+  // Null where nothing needs the token of a row.
+  if (spec.x_rows == XRows::own && !spec.token_weights) experts.row_tokens.clear();
 }
 
 void make_entries(const CallSpec& spec, HostCall& call) {
   const TableShape& shape = call.shape;
   const auto slices = static_cast<std::size_t>(shape.num_slices);
   const std::int64_t limit = spec.in_limit > 0 ? spec.in_limit : spec.in;
-  call.entries.resize(static_cast<std::size_t>(shape.num_slots) * slices);
+  const auto experts = static_cast<std::size_t>(shape.num_experts);
+  call.entries.resize(static_cast<std::size_t>(shape.num_slots) * experts * slices);
   for (std::size_t e = 0; e < call.entries.size(); ++e) {
     HostEntry& entry = call.entries[e];
     entry.rank = spec.ranks[e % spec.ranks.size()];
@@ -99,8 +134,11 @@ void make_entries(const CallSpec& spec, HostCall& call) {
     if (entry.rank == 0) continue;
     const std::size_t slice = e % slices;
     if (testing::uses_a(spec.op)) {
-      if (spec.shared_a && slice > 0) {
+      const std::size_t expert = e / slices % experts;
+      if (spec.shared_a == SharedA::slices && slice > 0) {
         entry.shared_a = static_cast<std::int64_t>(e - slice);
+      } else if (spec.shared_a == SharedA::experts && expert > 0) {
+        entry.shared_a = static_cast<std::int64_t>(e - expert * slices);
       } else {
         entry.a = HostTensor(spec.a, {entry.rank, limit});
       }
@@ -112,6 +150,30 @@ void make_entries(const CallSpec& spec, HostCall& call) {
   }
 }
 
+// Embeddings have neither dx nor bias.
+std::uint32_t outputs_of(const CallSpec& spec) {
+  return spec.op == Op::backward ? spec.outputs : spec.outputs & ~(kOutputDx | kOutputDbias);
+}
+
+void make_gradients(const CallSpec& spec, HostCall& call) {
+  call.wants_da = (outputs_of(spec) & kOutputDa) != 0;
+  call.wants_db = (outputs_of(spec) & kOutputDb) != 0;
+  call.wants_dbias = (outputs_of(spec) & kOutputDbias) != 0;
+  call.gradient_mode = spec.gradient_mode;
+  call.gradients.resize(call.entries.size());
+  for (std::size_t e = 0; e < call.entries.size(); ++e) {
+    const HostEntry& entry = call.entries[e];
+    testing::HostGradient& gradient = call.gradients[e];
+    if (entry.rank == 0) continue;
+    gradient.shared_da = entry.shared_a;
+    if (call.wants_da && entry.shared_a < 0) {
+      gradient.da = HostTensor(DType::f32, {entry.rank, spec.in});
+    }
+    if (call.wants_db) gradient.db = HostTensor(DType::f32, entry.b.sizes);
+    if (call.wants_dbias) gradient.dbias = HostTensor(DType::f32, {entry.b.rows()});
+  }
+}
+
 }  // namespace
 
 HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed) {
@@ -120,6 +182,7 @@ HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed) {
   call.options = spec.options;
   TableShape& shape = call.shape;
   shape.num_slots = spec.num_slots;
+  shape.num_experts = testing::is_experts(spec.op) ? spec.num_experts : 1;
   shape.num_slices = static_cast<std::int32_t>(spec.out.size());
   shape.max_rank =
       spec.max_rank > 0 ? spec.max_rank : *std::max_element(spec.ranks.begin(), spec.ranks.end());
@@ -130,26 +193,37 @@ HostCall build_skeleton(const CallSpec& spec, std::uint64_t seed) {
   shape.b_dtype = spec.b;
   make_addressing(spec, seed, call);
   if (spec.op == Op::group_tokens) return call;
+  if (testing::is_experts(spec.op)) make_experts(spec, seed, call);
   make_entries(spec, call);
 
+  const std::int64_t rows = testing::num_rows(call);
   const std::int64_t h_columns = std::int64_t{shape.num_slices} * shape.max_rank;
   const std::int64_t y_columns = total_out(shape);
   const auto stride = [](std::int64_t columns, std::int64_t gap) {
     return gap > 0 ? columns + gap : -1;
   };
-  if (testing::has_x(spec.op)) {
-    call.x = HostTensor(spec.x, {spec.broadcast_x ? 1 : spec.tokens, spec.in});
+  const bool backward = testing::is_backward(spec.op);
+  if (testing::has_x(spec.op) && (!backward || spec.gives_x)) {
+    const bool of_tokens = testing::is_experts(spec.op) && spec.x_rows == XRows::token;
+    call.x = HostTensor(spec.x, {spec.broadcast_x ? 1 : of_tokens ? spec.tokens : rows, spec.in});
     call.x_row_stride = spec.broadcast_x ? 0 : stride(spec.in, spec.x_gap);
   }
   if (testing::has_ids(spec.op)) call.ids = HostTensor(spec.ids, {spec.tokens});
-  if (testing::makes_h(spec.op) || spec.op == Op::expand) {
-    call.h = HostTensor(DType::f32, {spec.tokens, h_columns});
+  if (testing::makes_h(spec.op) || (testing::reads_h(spec.op) && (!backward || spec.gives_h))) {
+    call.h = HostTensor(DType::f32, {rows, h_columns});
     call.h_row_stride = stride(h_columns, spec.h_gap);
   }
-  if (testing::makes_y(spec.op)) {
-    call.y = HostTensor(spec.y, {spec.tokens, y_columns});
-    call.y_row_stride = stride(y_columns, spec.y_gap);
+  if (testing::makes_y(spec.op)) call.y = HostTensor(spec.y, {rows, y_columns});
+  if (backward) {
+    call.dy = HostTensor(spec.y, {rows, y_columns});
+    if ((outputs_of(spec) & kOutputDx) != 0) call.dx = HostTensor(spec.dx, {rows, spec.in});
+    if ((spec.outputs & kOutputDs) != 0) call.ds = HostTensor(DType::f32, {rows, h_columns});
+    make_gradients(spec, call);
   }
+  if (call.y.given() || backward) call.y_row_stride = stride(y_columns, spec.y_gap);
+  if (call.dx.given()) call.dx_row_stride = stride(spec.in, spec.dx_gap);
+  if (call.ds.given()) call.ds_row_stride = stride(h_columns, spec.h_gap);
+  call.dropout = spec.dropout;
   call.a_padding = spec.a_gap;
   call.b_padding = spec.b_gap;
   call.slot_padding = spec.slot_gap;
@@ -177,9 +251,13 @@ double work_of(const CallSpec& spec) {
   const double rank = std::accumulate(spec.ranks.begin(), spec.ranks.end(), 0.0) /
                       static_cast<double>(spec.ranks.size());
   const double out = std::accumulate(spec.out.begin(), spec.out.end(), 0.0);
-  return static_cast<double>(spec.tokens) *
+  const bool experts = testing::is_experts(spec.op);
+  const std::int64_t rows = experts ? spec.tokens * spec.top_k : spec.tokens;
+  const double entries = static_cast<double>(spec.num_slots) * (experts ? spec.num_experts : 1);
+  const double products = testing::is_backward(spec.op) ? 3 : 1;
+  return products * static_cast<double>(rows) *
              (static_cast<double>(spec.in) * static_cast<double>(spec.out.size()) + out) * rank +
-         static_cast<double>(spec.num_slots) * rank * (static_cast<double>(spec.in) + out);
+         entries * rank * (static_cast<double>(spec.in) + out);
 }
 
 }  // namespace rankfold::conformance

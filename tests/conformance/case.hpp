@@ -63,5 +63,12 @@ void add_step_cases(CaseList& list);
 void add_invariance_cases(CaseList& list);
 void add_table_cases(CaseList& list);
 void add_refusal_cases(CaseList& list);
+void add_experts_cases(CaseList& list);
+void add_experts_window_cases(CaseList& list);
+void add_experts_step_cases(CaseList& list);
+void add_forward_cases(CaseList& list);
+void add_backward_cases(CaseList& list);
+void add_training_step_cases(CaseList& list);
+void add_training_refusal_cases(CaseList& list);
 
 }  // namespace rankfold::conformance

@@ -40,6 +40,8 @@ class CaseFields {
   /// The same, and it must be there.
   testing::HostTensor required(const std::string& name, std::size_t num_dims,
                                std::initializer_list<DType> dtypes);
+  /// Whether the file has a tensor of this name; asking makes nothing known.
+  bool has_tensor(const std::string& name) const { return file_.find(name) != nullptr; }
   /// An int32 vector.
   std::vector<std::int32_t> integers(const std::string& name, bool is_required);
 

@@ -18,45 +18,60 @@ using testing::Region;
 
 namespace {
 
+// What a file may hold anything for: unspecified parts, and rows of h outside a window of experts,
+// which keep what nobody wrote there.
+bool is_nobodys(const CallOutput& output, std::size_t i) {
+  const Region region = output.expected->region[i];
+  return region == Region::unspecified || (region == Region::unchanged && output.name == "h");
+}
+
 // The oracle's answer with the exact values of the file in place of its own.
-Expected with_values(const Expected& oracle, const HostCall& call, const HostTensor& values) {
-  Expected expected = oracle;
-  const bool adds = testing::makes_y(call.op) && call.options.y_mode == YMode::accumulate;
+Expected with_values(const CallOutput& output, bool adds, const HostTensor& values) {
+  Expected expected = *output.expected;
   for (std::size_t i = 0; i < expected.exact.size(); ++i) {
-    if (expected.region[i] == Region::unspecified) continue;
+    if (is_nobodys(output, i)) continue;
     const auto at = static_cast<std::int64_t>(i);
     expected.exact[i] = values.get(at);
-    expected.delta[i] = values.get(at) - (adds ? call.y.get(at) : 0.0);
+    expected.delta[i] = values.get(at) - (adds ? output.before->get(at) : 0.0);
     expected.region[i] = Region::computed;
   }
   return expected;
 }
 
-// Where the contract leaves y alone, its exact value is no sum: a file that expects anything else
-// is wrong, however little.
-Judgement judge_untouched(const Expected& oracle, const HostTensor& values,
-                          const HostTensor& before) {
+// Whether the output is added to what it held.
+bool adds_to(const HostCall& call, const std::string& name) {
+  if (name == "h" || name == "ds") return false;
+  const bool gradient = name.find('.') != std::string::npos;
+  return (gradient ? call.gradient_mode : call.options.y_mode) == YMode::accumulate;
+}
+
+// Where the contract leaves an output alone or zeroes it, the exact value is no sum: a file that
+// expects anything else is wrong, however little.
+Judgement judge_untouched(const CallOutput& output, const HostTensor& values) {
+  const Expected& oracle = *output.expected;
   for (std::size_t i = 0; i < oracle.region.size(); ++i) {
     const Region region = oracle.region[i];
-    if (region != Region::unchanged && region != Region::zero) continue;
+    if (region == Region::computed || is_nobodys(output, i)) continue;
     const auto at = static_cast<std::int64_t>(i);
     const double value = values.get(at);
-    const double wanted = region == Region::zero ? 0.0 : before.get(at);
+    const double wanted = region == Region::zero ? 0.0 : output.before->get(at);
     if (value == wanted || (std::isnan(value) && std::isnan(wanted))) continue;
-    char text[160];
+    char text[256];
     std::snprintf(text, sizeof text,
-                  "the file expects %.17g at row %lld, column %lld, where nothing is added to y; "
+                  "the file expects %.17g at row %lld, column %lld, where nothing is added to %s; "
                   "it should expect %.17g",
                   value, static_cast<long long>(at / oracle.columns),
-                  static_cast<long long>(at % oracle.columns), wanted);
+                  static_cast<long long>(at % oracle.columns), output.name.c_str(), wanted);
     return {false, text, INFINITY};
   }
   return {};
 }
 
-Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostTensor& values,
-                       const HostTensor& before, const HostTensor& got) {
+Judgement judge_values(const CaseFile& file, const CallOutput& output, const HostTensor& values) {
   const HostCall& call = file.call;
+  const Expected& oracle = *output.expected;
+  const HostTensor& before = *output.before;
+  const HostTensor& got = *output.got;
   if (values.dtype == DType::f64 || file.has_tolerance) {
     // What the contract leaves alone keeps its bits, whatever the file expects there.
     Expected untouched = oracle;
@@ -65,18 +80,19 @@ Judgement judge_values(const CaseFile& file, const Expected& oracle, const HostT
     }
     Judgement judgement = testing::judge(untouched, before, got, testing::Tolerance::exact);
     if (judgement.passed && call.tolerance != testing::Tolerance::relative) {
-      judgement = judge_untouched(oracle, values, before);
+      judgement = judge_untouched(output, values);
     }
     if (!judgement.passed) return judgement;
-    return testing::judge(with_values(oracle, call, values), before, got, call.tolerance,
-                          call.relative_tolerance);
+    return testing::judge(with_values(output, adds_to(call, output.name), values), before, got,
+                          call.tolerance, call.relative_tolerance);
   }
   for (std::int64_t i = 0; i < values.count(); ++i) {
+    const HostTensor& wanted = is_nobodys(output, static_cast<std::size_t>(i)) ? before : values;
     if (oracle.region[static_cast<std::size_t>(i)] == Region::unspecified) continue;
-    if (got.same_bits(i, values)) continue;
+    if (got.same_bits(i, wanted)) continue;
     return {false,
             "element " + std::to_string(i) + " is " + std::to_string(got.get(i)) + ", expected " +
-                std::to_string(values.get(i)) + " bit for bit",
+                std::to_string(wanted.get(i)) + " bit for bit",
             INFINITY};
   }
   return {};
@@ -144,14 +160,17 @@ Outcome judge_file(const CaseFile& file, const FilledCall& filled, const CallOut
     if (!result.passed()) result.message = where + result.message;
     return result;
   }
-  for (const auto& [name, values] : call.expect) {
-    const bool is_y = name == "y";
-    const Judgement judgement = judge_values(file, is_y ? filled.oracle.y : filled.oracle.h, values,
-                                             is_y ? call.y : call.h, is_y ? outcome.y : outcome.h);
+  for (const CallOutput& output : outputs_of(filled, outcome)) {
+    const auto expected = call.expect.find(output.name);
+    if (expected == call.expect.end()) continue;
+    if (output.expected->exact.size() != static_cast<std::size_t>(expected->second.count())) {
+      return Outcome::fail(where + "the call was taken, though its shapes do not go together");
+    }
+    const Judgement judgement = judge_values(file, output, expected->second);
     result.max_error = std::max(result.max_error, judgement.max_error);
     if (!judgement.passed) {
       result.verdict = Verdict::failed;
-      result.message = where + name + ": " + judgement.message;
+      result.message = where + output.name + ": " + judgement.message;
       return result;
     }
   }
@@ -180,7 +199,7 @@ Outcome replay(Session& session, std::string_view path) {
   if (file->later_operation) return run_later_operation(session, *file);
   FilledCall filled{file->call, {}};
   const bool computes = !file->call.expect_status && !file->call.expect.empty();
-  if (computes && rows_fit(file->call)) filled.oracle = testing::compute(file->call);
+  if (computes && shapes_fit(file->call)) filled.oracle = testing::compute(file->call);
   return check_call(session, filled, false,
                     [&](const CallOutcome& outcome, const std::string& where) {
                       return judge_file(*file, filled, outcome, where);

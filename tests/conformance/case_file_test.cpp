@@ -429,7 +429,7 @@ TEST_CASE("what a file cannot mean is refused by name") {
 
 TEST_CASE("operations of later versions answer with the backend's unsupported") {
   Draft later;
-  later.attributes["op"] = "backward";
+  later.attributes["op"] = "backward_experts";
   check_refused(later, "unsupported");
   later.attributes["expect_status"] = "unsupported";
   CHECK(later.run().verdict == Verdict::passed);

@@ -1,9 +1,11 @@
+#include <cstdio>
 #include <deque>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "case_file.hpp"
+#include "check_call.hpp"
 #include "rankfold/safetensors.hpp"
 
 namespace rankfold::conformance {
@@ -86,28 +88,85 @@ void write_addressing(Writer& writer, const HostCall& call) {
   } else {
     writer.values("token_slots", addressing.token_slots);
   }
-  if (!addressing.token_weights.empty() && testing::makes_y(call.op)) {
-    writer.values("token_weights", addressing.token_weights);
+}
+
+void write_experts(Writer& writer, const HostCall& call) {
+  const testing::HostExperts& experts = call.experts;
+  writer.attribute("mode", experts.mode == ExpertMode::grouped ? "grouped" : "gather");
+  writer.attribute("x_rows", experts.x_rows == XRows::own ? "own" : "token");
+  if (experts.mode == ExpertMode::grouped) {
+    writer.values("expert_offsets", experts.expert_offsets);
+    if (!experts.row_tokens.empty()) writer.values("row_tokens", experts.row_tokens);
+  } else {
+    writer.values("expert_ids", experts.expert_ids);
+    writer.attribute("top_k", std::to_string(experts.top_k));
+    writer.attribute("expert_base", std::to_string(experts.expert_base));
+  }
+  writer.attribute("row_begin", std::to_string(experts.row_begin));
+  writer.attribute("row_end", std::to_string(experts.row_end));
+  if (!call.addressing.token_slots.empty()) {
+    writer.values("token_slots", call.addressing.token_slots);
+  }
+  if (!experts.row_weights.empty() && testing::makes_y(call.op)) {
+    writer.values("row_weights", experts.row_weights);
+  }
+}
+
+// A number that reads back as the same float.
+std::string text_of(float value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
+  return text;
+}
+
+void write_training(Writer& writer, const HostCall& call) {
+  if (!testing::has_ids(call.op)) {
+    writer.attribute("dropout_p", text_of(call.dropout.p));
+    writer.attribute("seed", std::to_string(call.dropout.seed));
+    writer.attribute("row_base", std::to_string(call.dropout.row_base));
+  }
+  if (!testing::is_backward(call.op)) return;
+  writer.tensor("dy", call.dy);
+  const bool adds = call.gradient_mode == YMode::accumulate;
+  writer.attribute("accumulate", adds ? "1" : "0");
+  std::string outputs;
+  const auto name = [&](const char* one, bool wanted) {
+    if (wanted) outputs += (outputs.empty() ? "" : ",") + std::string(one);
+  };
+  name("dx", call.dx.given());
+  name("da", call.wants_da);
+  name("db", call.wants_db);
+  name("dbias", call.wants_dbias);
+  writer.attribute("outputs", outputs);
+  if (call.options.y_mode == YMode::accumulate) writer.tensor("dx", call.dx);
+  for (std::size_t e = 0; adds && e < call.gradients.size(); ++e) {
+    const std::string at = testing::entry_name(call, e);
+    writer.tensor("da." + at, call.gradients[e].da);
+    writer.tensor("db." + at, call.gradients[e].db);
+    writer.tensor("dbias." + at, call.gradients[e].dbias);
   }
 }
 
 void write_entries(Writer& writer, const HostCall& call) {
   const TableShape& shape = call.shape;
-  HostTensor scalings(DType::f32, {shape.num_slots, shape.num_slices});
+  const bool experts = testing::is_experts(call.op);
+  HostTensor scalings(
+      DType::f32,
+      experts ? std::vector<std::int64_t>{shape.num_slots, shape.num_experts, shape.num_slices}
+              : std::vector<std::int64_t>{shape.num_slots, shape.num_slices});
   for (std::size_t e = 0; e < call.entries.size(); ++e) {
     const HostEntry& entry = call.entries[e];
     const auto index = static_cast<std::int64_t>(e);
-    const std::string at =
-        std::to_string(index / shape.num_slices) + "." + std::to_string(index % shape.num_slices);
+    const std::string at = testing::entry_name(call, e);
     scalings.set(index, entry.scaling);
     if (entry.rank == 0) continue;
     writer.tensor("a." + at, a_of(call, entry));
     writer.tensor("b." + at, entry.b);
-    writer.tensor("bias." + at, entry.bias);
+    if (testing::uses_bias(call.op)) writer.tensor("bias." + at, entry.bias);
   }
   writer.tensor("scalings", std::move(scalings));
   writer.attribute("max_rank", std::to_string(shape.max_rank));
-  if (call.op == Op::expand || call.op == Op::apply_linear) {
+  if (testing::uses_b(call.op) && !testing::has_ids(call.op)) {
     std::string widths;
     for (std::int32_t i = 0; i < shape.num_slices; ++i) {
       widths += (i > 0 ? "," : "") + std::to_string(shape.out[i]);
@@ -117,7 +176,8 @@ void write_entries(Writer& writer, const HostCall& call) {
 }
 
 void write_options(Writer& writer, const HostCall& call) {
-  writer.attribute("y_mode", to_string(call.options.y_mode));
+  const bool has_mode = !testing::is_backward(call.op) || call.dx.given();
+  if (has_mode) writer.attribute("y_mode", to_string(call.options.y_mode));
   writer.attribute("strategy", to_string(call.options.strategy));
   writer.attribute("batch_invariant",
                    call.options.batch_invariant == BatchInvariant::on ? "1" : "0");
@@ -155,18 +215,27 @@ Status write_case(const FilledCall& filled, std::string_view path) {
   if (testing::has_ids(call.op)) writer.attribute("vocab", std::to_string(call.shape.in));
   writer.tensor("x", call.x);
   writer.tensor("ids", call.ids);
-  if (call.op == Op::expand) writer.tensor("h", call.h);
+  if (testing::reads_h(call.op)) writer.tensor("h", call.h);
   writer.tensor("y", call.y);
-  write_addressing(writer, call);
+  if (testing::is_experts(call.op)) {
+    write_experts(writer, call);
+  } else {
+    write_addressing(writer, call);
+  }
+  if (call.op >= Op::forward) write_training(writer, call);
+  if (!call.addressing.token_weights.empty() &&
+      (testing::makes_y(call.op) || testing::is_backward(call.op))) {
+    writer.values("token_weights", call.addressing.token_weights);
+  }
   write_entries(writer, call);
   write_options(writer, call);
   if (call.tolerance == testing::Tolerance::exact) writer.attribute("tolerance", "exact");
   if (call.expect_status) {
     writer.attribute("expect_status", to_string(*call.expect_status));
-  } else if (testing::makes_h(call.op)) {
-    writer.tensor("expect.h", exact_values(filled.oracle.h, call.h));
-  } else {
-    writer.tensor("expect.y", exact_values(filled.oracle.y, call.y));
+    return writer.write(path);
+  }
+  for (const CallOutput& output : outputs_of(filled, {})) {
+    writer.tensor("expect." + output.name, exact_values(*output.expected, *output.before));
   }
   return writer.write(path);
 }

@@ -185,7 +185,7 @@ void add_option_cases(CaseList& list) {
     list.call(name_of(op) + "/options/weights", "token weights do not reach h", spec);
   }
   CallSpec shared = small(Op::apply_linear);
-  shared.shared_a = true;
+  shared.shared_a = SharedA::slices;
   shared.out = {40, 16, 16};
   shared.ranks = {8};
   list.call("apply_linear/shared_a/exact", "slices of a slot share the pointer of A", shared);

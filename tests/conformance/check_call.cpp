@@ -37,7 +37,7 @@ HostTensor defined_part(const testing::Expected& expected, HostTensor h) {
   return h;
 }
 
-Outcome from(const Judgement& judgement, const std::string& where, const char* output) {
+Outcome from(const Judgement& judgement, const std::string& where, const std::string& output) {
   Outcome outcome;
   outcome.max_error = judgement.max_error;
   if (!judgement.passed) {
@@ -76,7 +76,7 @@ Outcome judge_grouping(const HostCall& call, const CallOutcome& outcome, const s
 
 bool same_bytes(const HostTensor& a, const HostTensor& b) { return a.bytes == b.bytes; }
 
-Outcome judge_refusal(const HostCall& call, const CallOutcome& outcome, StatusCode wanted,
+Outcome judge_refusal(const FilledCall& filled, const CallOutcome& outcome, StatusCode wanted,
                       const std::string& where) {
   if (outcome.status.code() != wanted) {
     return Outcome::fail(where + "the call returned " + to_string(outcome.status.code()) + " (" +
@@ -84,10 +84,10 @@ Outcome judge_refusal(const HostCall& call, const CallOutcome& outcome, StatusCo
   }
   if (outcome.status.message()[0] == '\0') return Outcome::fail(where + "refused without a reason");
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
-  if (!same_bytes(outcome.y, call.y))
-    return Outcome::fail(where + "y was written by a refused call");
-  if (testing::makes_h(call.op) && !same_bytes(outcome.h, call.h)) {
-    return Outcome::fail(where + "h was written by a refused call");
+  for (const CallOutput& output : outputs_of(filled, outcome)) {
+    if (!same_bytes(*output.got, *output.before)) {
+      return Outcome::fail(where + output.name + " was written by a refused call");
+    }
   }
   return {};
 }
@@ -113,15 +113,55 @@ bool accepts(Session& session, const HostCall& call, Strategy strategy) {
 }  // namespace
 
 std::uint64_t digest_of(const CallOutcome& outcome, std::uint64_t seed) {
-  for (const HostTensor* tensor : {&outcome.y, &outcome.h}) seed = digest_bytes(*tensor, seed);
+  for (const HostTensor* tensor : {&outcome.y, &outcome.h, &outcome.dx, &outcome.ds}) {
+    seed = digest_bytes(*tensor, seed);
+  }
+  for (const auto* gradients : {&outcome.da, &outcome.db, &outcome.dbias}) {
+    for (const HostTensor& gradient : *gradients) seed = digest_bytes(gradient, seed);
+  }
   return seed;
+}
+
+std::vector<CallOutput> outputs_of(const FilledCall& filled, const CallOutcome& outcome) {
+  const HostCall& call = filled.call;
+  const testing::OracleResult& oracle = filled.oracle;
+  std::vector<CallOutput> outputs;
+  if (testing::makes_y(call.op)) outputs.push_back({"y", &oracle.y, &call.y, &outcome.y});
+  if (testing::makes_h(call.op)) outputs.push_back({"h", &oracle.h, &call.h, &outcome.h});
+  if (!testing::is_backward(call.op)) return outputs;
+  if (call.dx.given()) outputs.push_back({"dx", &oracle.dx, &call.dx, &outcome.dx});
+  if (call.ds.given()) outputs.push_back({"ds", &oracle.ds, &call.ds, &outcome.ds});
+  // Refused calls have no oracle, failed ones no outputs.
+  static const testing::Expected kNoExpected;
+  static const HostTensor kNoTensor;
+  const auto expected = [](const std::vector<testing::Expected>& all, std::size_t e) {
+    return e < all.size() ? &all[e] : &kNoExpected;
+  };
+  const auto got = [](const std::vector<HostTensor>& all, std::size_t e) {
+    return e < all.size() ? &all[e] : &kNoTensor;
+  };
+  for (std::size_t e = 0; e < call.gradients.size(); ++e) {
+    const testing::HostGradient& gradient = call.gradients[e];
+    const std::string at = testing::entry_name(call, e);
+    if (gradient.da.given()) {
+      outputs.push_back({"da." + at, expected(oracle.da, e), &gradient.da, got(outcome.da, e)});
+    }
+    if (gradient.db.given()) {
+      outputs.push_back({"db." + at, expected(oracle.db, e), &gradient.db, got(outcome.db, e)});
+    }
+    if (gradient.dbias.given()) {
+      outputs.push_back(
+          {"dbias." + at, expected(oracle.dbias, e), &gradient.dbias, got(outcome.dbias, e)});
+    }
+  }
+  return outputs;
 }
 
 Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
                       const std::string& where) {
   const HostCall& call = filled.call;
   if (call.expect_status.has_value()) {
-    return judge_refusal(call, outcome, *call.expect_status, where);
+    return judge_refusal(filled, outcome, *call.expect_status, where);
   }
   if (!outcome.status.ok()) {
     return Outcome::fail(where + "the call returned " + to_string(outcome.status.code()) + ": " +
@@ -130,27 +170,59 @@ Outcome judge_outcome(const FilledCall& filled, const CallOutcome& outcome,
   if (!outcome.damage.empty()) return Outcome::fail(where + outcome.damage);
   if (call.op == Op::group_tokens) return judge_grouping(call, outcome, where);
   Outcome result;
-  if (testing::makes_y(call.op)) {
-    result = from(
-        testing::judge(filled.oracle.y, call.y, outcome.y, call.tolerance, call.relative_tolerance),
-        where, "y");
-  }
-  if (testing::makes_h(call.op) && result.passed()) {
-    result = from(
-        testing::judge(filled.oracle.h, call.h, outcome.h, call.tolerance, call.relative_tolerance),
-        where, "h");
+  for (const CallOutput& output : outputs_of(filled, outcome)) {
+    const Outcome judged = from(testing::judge(*output.expected, *output.before, *output.got,
+                                               call.tolerance, call.relative_tolerance),
+                                where, output.name);
+    if (!judged.passed()) return judged;
+    result.max_error = std::max(result.max_error, judged.max_error);
   }
   return result;
 }
 
-bool rows_fit(const HostCall& call) {
+namespace {
+
+// Columns of y and dy by the table, of h by the ranks.
+bool columns_fit(const HostCall& call) {
+  std::int64_t total = 0;
+  const HostTensor& wide = call.y.given() ? call.y : call.dy;
+  for (int slice = 0; wide.given() && slice < call.shape.num_slices; ++slice) {
+    const std::int64_t width = call.shape.out[slice];
+    if (width < 1 || width > wide.columns() - total) return false;
+    total += width;
+  }
+  return (!wide.given() || total == wide.columns()) &&
+         (!call.h.given() ||
+          call.h.columns() == std::int64_t{call.shape.num_slices} * call.shape.max_rank);
+}
+
+// Whether every row has a token where the routing asks for one.
+bool tokens_fit(const HostCall& call) {
+  const testing::HostExperts& experts = call.experts;
+  if (!testing::is_experts(call.op)) return true;
+  if (experts.mode == ExpertMode::gather) {
+    return experts.top_k > 0 && experts.num_rows == call.addressing.num_tokens * experts.top_k;
+  }
+  return !experts.row_tokens.empty() || experts.num_rows == 0 ||
+         (experts.x_rows == XRows::own && call.addressing.token_slots.empty() &&
+          call.addressing.token_weights.empty());
+}
+
+}  // namespace
+
+bool shapes_fit(const HostCall& call) {
   const std::int64_t tokens = call.addressing.num_tokens;
-  const auto fits = [tokens](const HostTensor& tensor) {
-    return !tensor.given() || tensor.rows() == tokens;
+  const std::int64_t rows = testing::num_rows(call);
+  const auto fits = [rows](const HostTensor& tensor) {
+    return !tensor.given() || tensor.rows() == rows;
   };
-  const bool x_fits =
-      call.x_row_stride == 0 ? call.x.rows() >= std::min<std::int64_t>(tokens, 1) : fits(call.x);
-  return x_fits && fits(call.ids) && fits(call.h) && fits(call.y);
+  const bool of_tokens = testing::is_experts(call.op) && call.experts.x_rows == XRows::token;
+  const std::int64_t x_rows = of_tokens ? tokens : rows;
+  const bool x_fits = !call.x.given() ||
+                      (call.x_row_stride == 0 ? call.x.rows() >= std::min<std::int64_t>(x_rows, 1)
+                                              : call.x.rows() == x_rows);
+  return columns_fit(call) && tokens_fit(call) && x_fits && fits(call.ids) && fits(call.h) &&
+         fits(call.y) && fits(call.dy) && fits(call.dx) && fits(call.ds);
 }
 
 Outcome check_call(Session& session, const FilledCall& filled, bool sweep, const Judge& judge) {
@@ -182,6 +254,7 @@ Outcome check_call(Session& session, const FilledCall& filled, bool sweep, const
         return judged;
       }
       outcome.h = defined_part(filled.oracle.h, std::move(outcome.h));
+      outcome.ds = defined_part(filled.oracle.ds, std::move(outcome.ds));
       const std::uint64_t bits = digest_of(outcome);
       if (!first && bits != digest) {
         return Outcome::fail(where + "other bits than on the " + session.streams().front().name +

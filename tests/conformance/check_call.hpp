@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "call_spec.hpp"
 #include "case.hpp"
@@ -13,6 +14,15 @@ namespace rankfold::conformance {
 
 /// Every value of Strategy but automatic.
 const std::vector<Strategy>& forced_strategies();
+
+/// One output of a call, as the contract, the caller and the backend know it.
+struct CallOutput {
+  std::string name;  ///< "y", "h", "dx", "ds", "da.SLOT.SLICE", ...: as in case files
+  const testing::Expected* expected = nullptr;
+  const testing::HostTensor* before = nullptr;
+  const testing::HostTensor* got = nullptr;
+};
+std::vector<CallOutput> outputs_of(const FilledCall& filled, const CallOutcome& outcome);
 
 /// FNV-1a over the outputs of a call.
 std::uint64_t digest_of(const CallOutcome& outcome, std::uint64_t seed = 0xcbf29ce484222325u);
@@ -29,7 +39,8 @@ using Judge = std::function<Outcome(const CallOutcome& outcome, const std::strin
 Outcome check_call(Session& session, const FilledCall& filled, bool sweep,
                    const Judge& judge = nullptr);
 
-/// Whether the rows of x, ids, h and y are as many as the addressing says: what the oracle needs.
-bool rows_fit(const testing::HostCall& call);
+/// Whether rows and columns of all tensors are as many as addressing and table say, which is what
+/// the oracle needs; the operation refuses what is not.
+bool shapes_fit(const testing::HostCall& call);
 
 }  // namespace rankfold::conformance

@@ -22,19 +22,9 @@ using testing::GuardedImage;
 using testing::host_vector;
 using testing::HostAddressing;
 using testing::HostCall;
-using testing::HostEntry;
+using testing::HostExperts;
 using testing::HostTensor;
-using testing::make_image;
 using testing::make_raw_image;
-
-namespace {
-
-template <class T>
-HostTensor as_tensor(const std::vector<T>& values) {
-  return host_vector<T>(std::span<const T>(values));
-}
-
-}  // namespace
 
 DeviceCall::DeviceCall(LoraBackend& backend, const HostCall& call)
     : backend_(backend), call_(call) {}
@@ -51,189 +41,15 @@ DeviceCall::Index DeviceCall::add(GuardedImage image) {
   return pieces_.size() - 1;
 }
 
+DeviceCall::Index DeviceCall::add_writable(GuardedImage image) {
+  image.writable = true;
+  return add(std::move(image));
+}
+
 void* DeviceCall::address(Index piece) const noexcept {
   // As numbers: before prepare() there is no buffer yet, and only the problem is asked for.
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(buffer_.data()) +
                                  pieces_[piece].begin + pieces_[piece].image.offset);
-}
-
-void DeviceCall::plan() {
-  if (!pieces_.empty()) return;
-  const std::int64_t shift = call_.misalignment;
-  const auto add_writable = [&](GuardedImage image) {
-    image.writable = true;
-    return add(std::move(image));
-  };
-  if (call_.x.given()) x_ = add(make_image("x", call_.x, call_.x_row_stride, shift));
-  if (call_.ids.given()) ids_ = add(make_image("ids", call_.ids, -1, shift));
-  if (call_.h.given()) {
-    GuardedImage image = make_image("h", call_.h, call_.h_row_stride, shift);
-    image.writable = testing::makes_h(call_.op);
-    h_ = add(std::move(image));
-  }
-  if (call_.y.given()) y_ = add_writable(make_image("y", call_.y, call_.y_row_stride, shift));
-
-  const HostAddressing& addressing = call_.addressing;
-  const bool by_backend =
-      addressing.mode == AddressingMode::grouped && addressing.grouping == Grouping::by_backend;
-  if (addressing.mode == AddressingMode::tokens || by_backend) {
-    token_slots_ = add(make_image("token_slots", as_tensor(addressing.token_slots)));
-  }
-  if (by_backend || call_.op == Op::group_tokens) {
-    grouping_ = add(make_raw_image("grouping memory",
-                                   grouping_bytes(addressing.num_tokens, call_.shape.num_slots)));
-  } else if (addressing.mode == AddressingMode::grouped) {
-    token_order_ = add(make_image("token_order", as_tensor(addressing.token_order)));
-    segment_offsets_ = add(make_image("segment_offsets", as_tensor(addressing.segment_offsets)));
-    segment_slots_ = add(make_image("segment_slots", as_tensor(addressing.segment_slots)));
-    num_segments_ = add(
-        make_image("num_segments", as_tensor(std::vector<std::int32_t>{addressing.num_segments})));
-  }
-  if (!addressing.token_weights.empty()) {
-    token_weights_ = add(make_image("token_weights", as_tensor(addressing.token_weights)));
-  }
-  plan_entries();
-}
-
-void DeviceCall::plan_entries() {
-  const auto pad = [](const HostTensor& tensor, std::int64_t padding) {
-    return padding > 0 ? tensor.columns() + padding : -1;
-  };
-  a_.assign(call_.entries.size(), kNone);
-  b_.assign(call_.entries.size(), kNone);
-  bias_.assign(call_.entries.size(), kNone);
-  for (std::size_t e = 0; e < call_.entries.size(); ++e) {
-    const HostEntry& entry = call_.entries[e];
-    const std::string at = "[entry " + std::to_string(e) + "]";
-    if (entry.a.given()) a_[e] = add(make_image("a" + at, entry.a, pad(entry.a, call_.a_padding)));
-    if (entry.b.given()) b_[e] = add(make_image("b" + at, entry.b, pad(entry.b, call_.b_padding)));
-    if (entry.bias.given()) bias_[e] = add(make_image("bias" + at, entry.bias));
-  }
-  for (std::size_t e = 0; e < call_.entries.size(); ++e) {
-    const std::int64_t shared = call_.entries[e].shared_a;
-    if (shared >= 0) a_[e] = a_[static_cast<std::size_t>(shared)];
-  }
-  if (call_.entries.empty()) return;
-  const std::int64_t stride =
-      std::int64_t{call_.shape.num_experts} * call_.shape.num_slices + call_.slot_padding;
-  const auto bytes =
-      static_cast<std::size_t>(call_.shape.num_slots * stride) * sizeof(AdapterEntry);
-  GuardedImage image = make_raw_image("adapter entries", bytes);
-  image.writable = false;
-  table_ = add(std::move(image));
-}
-
-AdapterTableView DeviceCall::table() const {
-  AdapterTableView view;
-  view.shape = call_.shape;
-  view.entries = pointer<const AdapterEntry>(table_);
-  view.slot_stride =
-      std::int64_t{call_.shape.num_experts} * call_.shape.num_slices + call_.slot_padding;
-  view.device = backend_.device();
-  return view;
-}
-
-void DeviceCall::write_entries() {
-  if (table_ == kNone) return;
-  const AdapterTableView view = table();
-  GuardedImage& image = pieces_[table_].image;
-  for (std::int64_t slot = 0; slot < call_.shape.num_slots; ++slot) {
-    for (std::int64_t expert = 0; expert < call_.shape.num_experts; ++expert) {
-      for (std::int64_t slice = 0; slice < call_.shape.num_slices; ++slice) {
-        const auto e =
-            static_cast<std::size_t>(testing::entry_index(call_.shape, slot, expert, slice));
-        const HostEntry& source = call_.entries[e];
-        AdapterEntry entry;
-        entry.rank = source.rank;
-        entry.scaling = source.scaling;
-        entry.a = pointer<const void>(a_[e]);
-        entry.b = pointer<const void>(b_[e]);
-        entry.bias = pointer<const float>(bias_[e]);
-        const HostTensor& a = a_of(call_, source);
-        entry.in_limit = a.given() ? a.columns() : call_.shape.in;
-        entry.a_row_stride = entry.in_limit + call_.a_padding;
-        entry.b_row_stride = source.rank + call_.b_padding;
-        const auto at = static_cast<std::size_t>(entry_index(view, slot, expert, slice));
-        std::memcpy(image.bytes.data() + image.offset + at * sizeof entry, &entry, sizeof entry);
-      }
-    }
-  }
-}
-
-LoraAddressing DeviceCall::addressing() const {
-  const HostAddressing& source = call_.addressing;
-  LoraAddressing addressing;
-  addressing.mode = source.mode;
-  addressing.num_tokens = source.num_tokens;
-  addressing.device = backend_.device();
-  if (source.mode == AddressingMode::uniform) addressing.uniform_slot = source.uniform_slot;
-  addressing.token_slots = pointer<const std::int32_t>(token_slots_);
-  if (source.mode == AddressingMode::grouped && source.grouping == Grouping::by_backend) {
-    addressing = grouped_;
-    addressing.device = backend_.device();
-  } else if (source.mode == AddressingMode::grouped) {
-    addressing.token_order = pointer<const std::int32_t>(token_order_);
-    addressing.segment_offsets = pointer<const std::int32_t>(segment_offsets_);
-    addressing.segment_slots = pointer<const std::int32_t>(segment_slots_);
-    addressing.num_segments = pointer<const std::int32_t>(num_segments_);
-    addressing.max_segments = static_cast<std::int64_t>(source.segment_slots.size());
-  }
-  addressing.active_rows_bound = source.active_rows_bound;
-  addressing.token_weights = pointer<const float>(token_weights_);
-  return addressing;
-}
-
-CallArguments DeviceCall::arguments(Stream stream) const {
-  const Device device = backend_.device();
-  const std::int64_t tokens = call_.addressing.num_tokens;
-  // As many rows as the tensor has, so that a call whose addressing says otherwise is refused.
-  const auto input = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return const_matrix(pointer<const void>(piece), tensor.dtype,
-                        stride == 0 ? tokens : tensor.rows(), tensor.columns(), device, stride);
-  };
-  const auto output = [&](Index piece, const HostTensor& tensor, std::int64_t stride) {
-    return matrix(pointer<void>(piece), tensor.dtype, tensor.rows(), tensor.columns(), device,
-                  stride);
-  };
-  CallArguments result;
-  result.stream = stream;
-  if (workspace_ != kNone) {
-    result.workspace = {address(workspace_), pieces_[workspace_].image.row_bytes, device};
-  }
-  const ConstTensorView x =
-      x_ == kNone ? ConstTensorView{} : input(x_, call_.x, call_.x_row_stride);
-  const ConstTensorView ids =
-      ids_ == kNone
-          ? ConstTensorView{}
-          : const_vector(pointer<const void>(ids_), call_.ids.dtype, call_.ids.rows(), device);
-  const TensorView h = h_ == kNone ? TensorView{} : output(h_, call_.h, call_.h_row_stride);
-  const TensorView y = y_ == kNone ? TensorView{} : output(y_, call_.y, call_.y_row_stride);
-  switch (call_.op) {
-    case Op::group_tokens:
-      result.args = GroupTokensArgs{tokens,
-                                    call_.shape.num_slots,
-                                    pointer<const std::int32_t>(token_slots_),
-                                    pointer<void>(grouping_),
-                                    pieces_[grouping_].image.row_bytes,
-                                    device};
-      break;
-    case Op::shrink:
-      result.args = ShrinkArgs{x, table(), addressing(), h, call_.options};
-      break;
-    case Op::expand:
-      result.args = ExpandArgs{h, table(), addressing(), y, call_.options};
-      break;
-    case Op::gather_shrink:
-      result.args = GatherShrinkArgs{ids, table(), addressing(), h, call_.options};
-      break;
-    case Op::apply_embedding:
-      result.args = ApplyEmbeddingArgs{ids, table(), addressing(), y, call_.options};
-      break;
-    default:
-      result.args = ApplyLinearArgs{x, table(), addressing(), y, call_.options};
-      break;
-  }
-  return result;
 }
 
 Status DeviceCall::transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host) {
@@ -256,24 +72,8 @@ Status DeviceCall::prepare(Stream stream, const std::vector<Strategy>& strategie
   if (!buffer.ok()) return buffer.status();
   buffer_ = std::move(*buffer);
   write_entries();
+  write_gradients();
   return reset(stream);
-}
-
-Problem DeviceCall::problem() {
-  plan();
-  Problem problem = problem_of(arguments({}));
-  if (call_.addressing.mode == AddressingMode::grouped &&
-      call_.addressing.grouping == Grouping::by_backend) {
-    // As group_tokens will say.
-    problem.addressing = AddressingMode::grouped;
-    problem.bounds.rows = problem.bounds.tokens = call_.addressing.num_tokens;
-    problem.bounds.segments =
-        std::min<std::int64_t>(call_.addressing.num_tokens, call_.shape.num_slots);
-    const std::int64_t bound = call_.addressing.active_rows_bound;
-    problem.bounds.active_rows =
-        bound < 0 ? problem.bounds.rows : std::min(bound, problem.bounds.rows);
-  }
-  return problem;
 }
 
 std::uint64_t DeviceCall::workspace_need(const std::vector<Strategy>& strategies, Status& status) {
@@ -312,15 +112,25 @@ void DeviceCall::refresh(Index piece, const HostTensor& tensor) {
 }
 
 Status DeviceCall::update(const HostAddressing& addressing, Stream stream) {
+  return update(addressing, call_.experts, stream);
+}
+
+Status DeviceCall::update(const HostAddressing& addressing, const HostExperts& experts,
+                          Stream stream) {
   // host_ is still being read by what was enqueued before.
   if (Status status = backend_.synchronize(stream); !status.ok()) return status;
   call_.addressing = addressing;
-  refresh(token_slots_, as_tensor(addressing.token_slots));
-  refresh(token_order_, as_tensor(addressing.token_order));
-  refresh(segment_offsets_, as_tensor(addressing.segment_offsets));
-  refresh(segment_slots_, as_tensor(addressing.segment_slots));
-  refresh(num_segments_, as_tensor(std::vector<std::int32_t>{addressing.num_segments}));
-  refresh(token_weights_, as_tensor(addressing.token_weights));
+  call_.experts = experts;
+  refresh(expert_offsets_, host_vector(experts.expert_offsets));
+  refresh(row_tokens_, host_vector(experts.row_tokens));
+  refresh(expert_ids_, host_vector(experts.expert_ids));
+  refresh(row_weights_, host_vector(experts.row_weights));
+  refresh(token_slots_, host_vector(addressing.token_slots));
+  refresh(token_order_, host_vector(addressing.token_order));
+  refresh(segment_offsets_, host_vector(addressing.segment_offsets));
+  refresh(segment_slots_, host_vector(addressing.segment_slots));
+  refresh(num_segments_, host_vector(std::vector<std::int32_t>{addressing.num_segments}));
+  refresh(token_weights_, host_vector(addressing.token_weights));
   return reset(stream);
 }
 
@@ -364,11 +174,19 @@ CallOutcome DeviceCall::collect(Stream stream) {
     if (!outcome.damage.empty()) break;
   }
   const auto take = [&](Index piece, const HostTensor& like) {
-    return piece == kNone ? HostTensor{}
-                          : extract(pieces_[piece].image, bytes_of(pieces_[piece]), like);
+    return piece == kNone || !like.given()  // a gradient that another entry holds
+               ? HostTensor{}
+               : extract(pieces_[piece].image, bytes_of(pieces_[piece]), like);
   };
   outcome.y = take(y_, call_.y);
   outcome.h = take(h_, call_.h);
+  outcome.dx = take(dx_, call_.dx);
+  outcome.ds = take(ds_, call_.ds);
+  for (std::size_t e = 0; e < call_.gradients.size(); ++e) {
+    outcome.da.push_back(take(da_[e], call_.gradients[e].da));
+    outcome.db.push_back(take(db_[e], call_.gradients[e].db));
+    outcome.dbias.push_back(take(dbias_[e], call_.gradients[e].dbias));
+  }
   if (call_.op == Op::group_tokens && grouped_.token_order != nullptr) {
     const auto read = [&](const std::int32_t* from, std::int64_t count) {
       HostTensor tensor(DType::i32, {count});

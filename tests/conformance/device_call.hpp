@@ -16,7 +16,8 @@ namespace rankfold::conformance {
 /// The arguments of one operation, as the public function takes them.
 struct CallArguments {
   std::variant<GroupTokensArgs, ShrinkArgs, ExpandArgs, ApplyLinearArgs, GatherShrinkArgs,
-               ApplyEmbeddingArgs>
+               ApplyEmbeddingArgs, ShrinkExpertsArgs, ExpandExpertsArgs, ApplyExpertsArgs,
+               ForwardArgs, BackwardArgs, ForwardEmbeddingArgs, BackwardEmbeddingArgs>
       args;
   Workspace workspace;
   Stream stream;
@@ -33,7 +34,8 @@ Problem problem_of(const CallArguments& arguments);
 
 struct CallOutcome {
   Status status;
-  testing::HostTensor y, h;  ///< after the call, where the operation has them
+  testing::HostTensor y, h, dx, ds;                ///< after the call, where the operation has them
+  std::vector<testing::HostTensor> da, db, dbias;  ///< [entries], likewise
   testing::HostTensor token_order, segment_offsets, segment_slots, num_segments;
   std::string damage;  ///< memory that was written where nothing may write
 };
@@ -54,6 +56,8 @@ class DeviceCall {
   Status reset(Stream stream);
   /// Enqueues new content of the addressing arrays at their old addresses; same sizes.
   Status update(const testing::HostAddressing& addressing, Stream stream);
+  Status update(const testing::HostAddressing& addressing, const testing::HostExperts& experts,
+                Stream stream);
 
   /// The problem of the operation, without any memory.
   Problem problem();
@@ -73,9 +77,14 @@ class DeviceCall {
   static constexpr Index kNone = static_cast<Index>(-1);
 
   Index add(testing::GuardedImage image);
+  Index add_writable(testing::GuardedImage image);
   void plan();
+  void plan_addressing();
+  void plan_experts();
   void plan_entries();
+  void plan_gradients();
   void write_entries();
+  void write_gradients();
   void refresh(Index piece, const testing::HostTensor& tensor);
   void* address(Index piece) const noexcept;
   template <class T>
@@ -83,7 +92,12 @@ class DeviceCall {
     return piece == kNone ? nullptr : static_cast<T*>(address(piece));
   }
   LoraAddressing addressing() const;
+  ExpertAddressing expert_addressing() const;
   AdapterTableView table() const;
+  Gradients gradients() const;
+  ConstTensorView input(Index piece, const testing::HostTensor& tensor, std::int64_t rows,
+                        std::int64_t stride) const;
+  TensorView output(Index piece, const testing::HostTensor& tensor, std::int64_t stride) const;
   std::uint64_t workspace_need(const std::vector<Strategy>& strategies, Status& status);
   Status transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host);
   void poison_guards(bool poison) const noexcept;
@@ -91,10 +105,13 @@ class DeviceCall {
   LoraBackend& backend_;
   testing::HostCall call_;
   std::vector<Piece> pieces_;
-  std::vector<Index> a_, b_, bias_;
+  std::vector<Index> a_, b_, bias_, da_, db_, dbias_;
   Index x_ = kNone, ids_ = kNone, h_ = kNone, y_ = kNone, table_ = kNone, workspace_ = kNone;
   Index token_slots_ = kNone, token_order_ = kNone, segment_offsets_ = kNone,
         segment_slots_ = kNone, num_segments_ = kNone, token_weights_ = kNone, grouping_ = kNone;
+  Index expert_offsets_ = kNone, row_tokens_ = kNone, expert_ids_ = kNone, row_weights_ = kNone;
+  Index dy_ = kNone, dx_ = kNone, ds_ = kNone, da_array_ = kNone, db_array_ = kNone,
+        dbias_array_ = kNone;
   std::vector<std::byte> host_;  ///< what is uploaded
   std::size_t used_ = 0;
   Buffer buffer_;

@@ -22,6 +22,27 @@ Status call(LoraBackend& backend, const GatherShrinkArgs& args, const CallArgume
 Status call(LoraBackend& backend, const ApplyEmbeddingArgs& args, const CallArguments& rest) {
   return apply_embedding(backend, args, rest.workspace, rest.stream);
 }
+Status call(LoraBackend& backend, const ShrinkExpertsArgs& args, const CallArguments& rest) {
+  return shrink_experts(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const ExpandExpertsArgs& args, const CallArguments& rest) {
+  return expand_experts(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const ApplyExpertsArgs& args, const CallArguments& rest) {
+  return apply_experts(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const ForwardArgs& args, const CallArguments& rest) {
+  return forward(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const BackwardArgs& args, const CallArguments& rest) {
+  return backward(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const ForwardEmbeddingArgs& args, const CallArguments& rest) {
+  return forward_embedding(backend, args, rest.workspace, rest.stream);
+}
+Status call(LoraBackend& backend, const BackwardEmbeddingArgs& args, const CallArguments& rest) {
+  return backward_embedding(backend, args, rest.workspace, rest.stream);
+}
 
 }  // namespace
 

@@ -71,8 +71,10 @@ Result<bool> NaiveBackend::do_query(Event) { return true; }
 Status NaiveBackend::do_synchronize(Event) { return {}; }
 
 int NaiveBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
-  constexpr Op kOps[] = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
-                         Op::apply_embedding};
+  constexpr Op kOps[] = {
+      Op::shrink,          Op::expand,         Op::apply_linear,      Op::gather_shrink,
+      Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
+      Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
   int count = 0;
   for (const Op op : kOps) {
     if (count < capacity) out[count] = {op, Strategy::general, "every problem", "loops"};
@@ -82,7 +84,7 @@ int NaiveBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
 }
 
 Result<Strategy> NaiveBackend::do_supports(const Problem& problem) const {
-  if (problem.op > Op::apply_embedding) {
+  if (problem.op > Op::backward_embedding) {
     return Status(StatusCode::unsupported, "naive does not have this operation");
   }
   const Strategy strategy = problem.options.strategy;

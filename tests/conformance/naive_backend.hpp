@@ -55,6 +55,62 @@ enum class Mutation {
   runs_at_once,            ///< operations do not wait for what the stream did before
   workspace_falls,         ///< workspace_bytes is not monotone
   writes_before_refusing,  ///< a strategy that is declined has already written
+  // Experts.
+  row_weight_twice,
+  forgets_row_weight,
+  row_weight_in_shrink,
+  token_weight_of_row,  ///< the weight of the token that has the row's number
+  adds_expert_base,
+  forgets_expert_base,
+  wraps_expert_ids,   ///< modulo num_experts
+  narrow_expert_ids,  ///< id - expert_base in 32 bits
+  window_from_row_0,  ///< as many rows as the window has, from the first
+  ignores_window,     ///< up to row_end, from the first
+  zeroes_outside_window,
+  writes_past_last_offset,
+  x_rows_swapped,
+  slot_of_row,           ///< the slot of the token that has the row's number
+  expert_major_entries,  ///< entries indexed (expert, slot, slice)
+  expert_once,           ///< the second row of an expert in a token is left out
+  adds_bias_of_experts,
+  order_of_window,  ///< sums run backwards in windows that are not the whole
+  next_expert,
+  // Training.
+  scaled_h,  ///< the h that forward returns is multiplied by the scaling
+  undropped_forward,
+  zero_da,
+  zero_db,
+  zero_ds,
+  transposed_da,
+  transposed_db,
+  doubly_scaled_da,
+  doubly_scaled_db,
+  unscaled_ds,
+  unscaled_dbias,
+  da_of_undropped_x,
+  mask_of_next_column,
+  mask_without_row_base,
+  mask_of_first_slice,
+  mask_of_low_seed,  ///< the upper half of the seed is ignored
+  mask_of_place,     ///< rows counted within their adapter
+  unscaled_mask,     ///< kept x is not multiplied by 1 / (1 - p)
+  dx_without_dropout,
+  dx_of_first_slice,
+  dx_rounded_by_slice,
+  idle_gradients_left,    ///< overwriting leaves slots without rows
+  idle_gradients_zeroed,  ///< accumulating zeroes them
+  gradients_always_added,
+  gradients_always_overwritten,
+  forgets_token_weight_in_backward,
+  da_of_next_slot,
+  da_by_position,  ///< embedding: by the row's number instead of the id
+  da_of_clamped_id,
+  shared_a_twice,
+  shared_a_last,  ///< the last of those that share it alone
+  ignores_given_h,
+  leaks_gradients,  ///< 0 times the rows of other slots
+  tf32_gradients,
+  unordered_gradients,  ///< every second call adds rows in reverse
 };
 
 /// "next_slot", ...; all but none.
@@ -99,9 +155,27 @@ class NaiveBackend final : public LoraBackend {
                           Stream stream) override;
   Status do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
                             Stream stream) override;
+  Status do_shrink_experts(const ShrinkExpertsArgs& args, const Workspace& workspace,
+                           Stream stream) override;
+  Status do_expand_experts(const ExpandExpertsArgs& args, const Workspace& workspace,
+                           Stream stream) override;
+  Status do_apply_experts(const ApplyExpertsArgs& args, const Workspace& workspace,
+                          Stream stream) override;
+  Status do_forward(const ForwardArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_backward(const BackwardArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_forward_embedding(const ForwardEmbeddingArgs& args, const Workspace& workspace,
+                              Stream stream) override;
+  Status do_backward_embedding(const BackwardEmbeddingArgs& args, const Workspace& workspace,
+                               Stream stream) override;
 
  private:
   friend struct NaiveRun;
+  friend class NaiveExperts;
+  friend class NaiveTraining;
+  template <class Args>
+  Status experts_later(const Args& args, Stream stream);
+  template <class Args>
+  Status training_later(const Args& args, Stream stream);
   bool is(Mutation mutation) const noexcept { return mutation_ == mutation; }
   Status enqueue(Stream stream, std::function<void()> work, bool is_operation = true);
   template <class Args>

@@ -1,54 +1,14 @@
 // The operations of the naive backend, and the places where a mutation makes them wrong.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
 #include <type_traits>
 
 #include "naive_backend.hpp"
+#include "naive_numbers.hpp"
 
 namespace rankfold::conformance {
-
-namespace {
-
-float read(DType dtype, const void* data, std::int64_t index) {
-  switch (dtype) {
-    case DType::f16:
-      return to_float(static_cast<const Half*>(data)[index]);
-    case DType::bf16:
-      return to_float(static_cast<const BFloat16*>(data)[index]);
-    default:
-      return static_cast<const float*>(data)[index];
-  }
-}
-
-void write(DType dtype, void* data, std::int64_t index, float value) {
-  switch (dtype) {
-    case DType::f16:
-      static_cast<Half*>(data)[index] = to_half(value);
-      break;
-    case DType::bf16:
-      static_cast<BFloat16*>(data)[index] = to_bfloat16(value);
-      break;
-    default:
-      static_cast<float*>(data)[index] = value;
-  }
-}
-
-float through(DType dtype, float value) {
-  float result = 0;
-  std::uint64_t cell = 0;
-  write(dtype, &cell, 0, value);
-  result = read(dtype, &cell, 0);
-  return result;
-}
-
-float to_tf32(float value) {
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0xffffe000u);
-}
-
-}  // namespace
 
 // One call with its arguments copied (or not).
 struct NaiveRun {
@@ -178,7 +138,7 @@ struct NaiveRun {
       if (is(Mutation::leaks_adapters)) value += leak_of_other(slice);
       const float f = is(Mutation::folded_scaling) ? factor / entry.scaling : factor;
       float delta = f * value;
-      if (entry.bias != nullptr && !is(Mutation::forgets_bias)) {
+      if (entry.bias != nullptr && ids == nullptr && !is(Mutation::forgets_bias)) {
         delta =
             is(Mutation::unscaled_bias) ? delta + entry.bias[o] : delta + factor * entry.bias[o];
       }
@@ -332,55 +292,6 @@ Status NaiveBackend::do_gather_shrink(const GatherShrinkArgs& args, const Worksp
 Status NaiveBackend::do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
                                         Stream stream) {
   return run_later(args, workspace, stream);
-}
-
-const std::vector<NamedMutation>& all_mutations() {
-  static const std::vector<NamedMutation> mutations = {
-      {Mutation::next_slot, "next_slot", "^apply_linear/addressing/tokens"},
-      {Mutation::clamps_slot, "clamps_slot", "^apply_linear/addressing/tokens"},
-      {Mutation::double_rounding, "double_rounding", "^expand/tokens|^apply_linear/tokens"},
-      {Mutation::truncates, "truncates", "^apply_linear/tokens"},
-      {Mutation::ties_away, "ties_away", "^apply_linear/tokens"},
-      {Mutation::tf32, "tf32", "^apply_linear/accumulation"},
-      {Mutation::half_rank_vector, "half_rank_vector", "^expand/cancelling/(f16|bf16)"},
-      {Mutation::half_accumulation, "half_accumulation", "^apply_linear/cancelling/f16"},
-      {Mutation::folded_scaling, "folded_scaling", "^apply_linear/scaling/third"},
-      {Mutation::unscaled_bias, "unscaled_bias", "^expand/options/exact/bf16/bias$"},
-      {Mutation::forgets_bias, "forgets_bias", "^expand/options/exact/bf16/bias$"},
-      {Mutation::forgets_token_weight, "forgets_token_weight", "/options/exact/f16/weights$"},
-      {Mutation::squared_token_weight, "squared_token_weight", "/options/exact/f16/weights$"},
-      {Mutation::reads_past_rank, "reads_past_rank", "^apply_linear/rank/exact/r(7|8|16)$"},
-      {Mutation::drops_rank_32, "drops_rank_32", "^apply_linear/rank/exact"},
-      {Mutation::drops_tail_of_in, "drops_tail_of_in", "^apply_linear/shape/exact/bf16"},
-      {Mutation::drops_tail_of_out, "drops_tail_of_out", "^apply_linear/shape/exact/bf16"},
-      {Mutation::rank_of_first_slice, "rank_of_first_slice", "^apply_linear/rank/mixed"},
-      {Mutation::h_stride_of_rank, "h_stride_of_rank", "^(shrink|expand)/rank/mixed"},
-      {Mutation::zeroes_skipped_rows, "zeroes_skipped_rows", "^apply_linear/addressing/tokens"},
-      {Mutation::accumulates_always, "accumulates_always", "^apply_linear/options/exact/bf16"},
-      {Mutation::overwrites_always, "overwrites_always", "^apply_linear/options/exact/bf16"},
-      {Mutation::dense_y, "dense_y", "^apply_linear/layout"},
-      {Mutation::dense_x, "dense_x", "^apply_linear/layout"},
-      {Mutation::dense_a, "dense_a", "^apply_linear/layout"},
-      {Mutation::dense_b, "dense_b", "^apply_linear/layout"},
-      {Mutation::writes_input, "writes_input", "^apply_linear/tokens"},
-      {Mutation::writes_past_workspace, "writes_past_workspace", "^apply_linear/tokens"},
-      {Mutation::trusts_workspace, "trusts_workspace", "^apply_linear/tokens"},
-      {Mutation::leaks_rows, "leaks_rows", "^apply_linear/isolation/row"},
-      {Mutation::leaks_adapters, "leaks_adapters", "^apply_linear/isolation/adapter"},
-      {Mutation::reads_all_segments, "reads_all_segments", "^apply_linear/segments"},
-      {Mutation::unstable_grouping, "unstable_grouping", "^group_tokens"},
-      {Mutation::groups_every_row, "groups_every_row", "^group_tokens"},
-      {Mutation::remembers_slots, "remembers_slots", "/steps/(C1|D1)"},
-      {Mutation::ignores_in_limit, "ignores_in_limit", "/vocabulary/E2"},
-      {Mutation::clamps_id, "clamps_id", "/vocabulary/"},
-      {Mutation::order_of_batch, "order_of_batch", "^apply_linear/invariance/batch/f32"},
-      {Mutation::order_of_call, "order_of_call", "^apply_linear/determinism/100_runs/f32"},
-      {Mutation::argument_pointer, "argument_pointer", "^apply_linear/tokens"},
-      {Mutation::runs_at_once, "runs_at_once", "/steps/D11"},
-      {Mutation::workspace_falls, "workspace_falls", "/workspace/monotone"},
-      {Mutation::writes_before_refusing, "writes_before_refusing", "^apply_linear/tokens"},
-  };
-  return mutations;
 }
 
 }  // namespace rankfold::conformance

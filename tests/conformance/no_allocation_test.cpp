@@ -24,6 +24,8 @@ CallSpec spec_of(Op op, std::int64_t tokens, DType dtype, Strategy strategy) {
   spec.ranks = {16, 8, 33};
   spec.x = spec.y = spec.a = spec.b = dtype;
   spec.options.strategy = strategy;
+  spec.dx = dtype;
+  spec.outputs |= kOutputDs;
   return spec;
 }
 
@@ -48,8 +50,10 @@ std::int64_t allocations_of(LoraBackend& backend, const CallSpec& spec, StreamMo
   return count;
 }
 
-constexpr Op kOps[] = {Op::group_tokens, Op::shrink,        Op::expand,
-                       Op::apply_linear, Op::gather_shrink, Op::apply_embedding};
+constexpr Op kOps[] = {
+    Op::group_tokens,    Op::shrink,         Op::expand,         Op::apply_linear, Op::gather_shrink,
+    Op::apply_embedding, Op::shrink_experts, Op::expand_experts, Op::apply_experts,
+    Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
 
 }  // namespace
 

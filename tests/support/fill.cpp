@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "fill_parts.hpp"
+
 namespace rankfold::testing {
 
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) noexcept {
@@ -43,29 +45,6 @@ std::uint64_t default_seed(bool* ok) {
 }
 
 namespace {
-
-struct Source {
-  std::uint64_t seed;
-  std::uint64_t stream;
-  double unit(std::int64_t i) const {
-    return random_unit(seed, stream, static_cast<std::uint64_t>(i));
-  }
-  // An integer in [-limit, limit], zero unless one of `one_in` draws hits.
-  double integer(std::int64_t i, std::int64_t limit, std::int64_t one_in) const {
-    const auto at = static_cast<std::uint64_t>(i);
-    if (one_in > 1 && random_between(seed, stream ^ 0x5a5au, at, 0, one_in - 1) != 0) return 0;
-    return static_cast<double>(random_between(seed, stream, at, -limit, limit));
-  }
-};
-
-Source source(std::uint64_t seed, TensorId id, std::size_t entry = 0) {
-  return {seed, static_cast<std::uint64_t>(id) + entry};
-}
-
-template <class Value>
-void fill_tensor(HostTensor& tensor, Value value) {
-  for (std::int64_t i = 0; i < tensor.count(); ++i) tensor.set(i, value(i));
-}
 
 // Integers so sparse that the sums of the contract hold: about 512 terms an element of h.
 void fill_exact_weights(HostCall& call, std::uint64_t seed) {
@@ -122,22 +101,24 @@ void fill_ids(HostCall& call, std::uint64_t seed) {
 
 // NaN where the operation may not look: h of rows without adapter and columns past the rank.
 void poison_unread_h(HostCall& call) {
-  const std::vector<std::int32_t> slots = row_slots(call);
+  const std::vector<RowRoute> routes = routes_of(call);
   const std::int64_t columns = call.h.columns();
   for (std::int64_t row = 0; row < call.h.rows(); ++row) {
+    const RowRoute& route = routes[static_cast<std::size_t>(row)];
     for (std::int64_t column = 0; column < columns; ++column) {
-      const std::int32_t slot = slots[static_cast<std::size_t>(row)];
       const std::int64_t slice = column / call.shape.max_rank;
       const bool read =
-          slot >= 0 &&
-          column % call.shape.max_rank <
-              call.entries[static_cast<std::size_t>(entry_index(call.shape, slot, 0, slice))].rank;
+          route.slot >= 0 && column % call.shape.max_rank <
+                                 call.entries[static_cast<std::size_t>(entry_index(
+                                                  call.shape, route.slot, route.expert, slice))]
+                                     .rank;
       if (!read) call.h.set(row * columns + column, std::numeric_limits<double>::quiet_NaN());
     }
   }
 }
 
-// The smallest step of any f.
+}  // namespace
+
 double smallest_factor(const HostCall& call) {
   double smallest = 1.0;
   for (const HostEntry& entry : call.entries) {
@@ -147,8 +128,14 @@ double smallest_factor(const HostCall& call) {
   for (const float value : call.addressing.token_weights) {
     weight = std::min<double>(weight, std::fabs(value));
   }
-  return smallest * weight;
+  double row_weight = 1.0;
+  for (const float value : call.experts.row_weights) {
+    row_weight = std::min<double>(row_weight, std::fabs(value));
+  }
+  return smallest * weight * row_weight;
 }
+
+namespace {
 
 // y so that y + delta lies in the middle of two neighbours: with L the lowest bit of delta, sums
 // are odd multiples of L where the distance of neighbours is 2 L. 0 where that does not fit.
@@ -175,46 +162,52 @@ double exact_y(const Source& source, std::int64_t i, double grid, DType dtype, d
   return tie != 0 ? tie : source.integer(i, 64, 1) * grid + 0.0;
 }
 
-void fill_y(HostCall& call, Fill fill, std::uint64_t seed, OracleResult& oracle) {
-  const Source y = source(seed, TensorId::y);
-  if (call.options.y_mode == YMode::overwrite) {
-    fill_tensor(call.y, [](std::int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
+}  // namespace
+
+void fill_before(HostTensor& output, YMode mode, Fill fill, const Source& values, double grid,
+                 Expected& expected) {
+  if (mode == YMode::overwrite) {
+    fill_tensor(output, [](std::int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
     return;
   }
   double sum = 0;
-  for (const double delta : oracle.y.delta) sum += delta * delta;
-  const double rms = sum > 0 ? std::sqrt(sum / static_cast<double>(oracle.y.delta.size())) : 1.0;
-  const double grid = smallest_factor(call);
-  for (std::int64_t i = 0; i < call.y.count(); ++i) {
-    const double delta = oracle.y.delta[static_cast<std::size_t>(i)];
+  for (const double delta : expected.delta) sum += delta * delta;
+  const double rms = sum > 0 ? std::sqrt(sum / static_cast<double>(expected.delta.size())) : 1.0;
+  for (std::int64_t i = 0; i < output.count(); ++i) {
+    const double delta = expected.delta[static_cast<std::size_t>(i)];
     if (fill == Fill::exact) {
-      call.y.set(i, exact_y(y, i, grid, call.y.dtype, delta));
+      output.set(i, exact_y(values, i, grid, output.dtype, delta));
       continue;
     }
     // Mostly of delta's sign: where y takes delta away almost entirely, the float32 sums of any
     // backend are more than an ulp of the rest off, and only a few elements may be.
     const bool free = fill == Fill::random && i % 4 == 0;
-    const double value = rms * y.unit(i);
-    call.y.set(i, free ? value : std::copysign(value, delta));
+    const double value = rms * values.unit(i);
+    output.set(i, free ? value : std::copysign(value, delta));
   }
-  for (std::int64_t i = 0; i < call.y.count(); ++i) {
+  for (std::int64_t i = 0; i < output.count(); ++i) {
     const auto at = static_cast<std::size_t>(i);
-    if (oracle.y.region[at] == Region::computed) {
-      oracle.y.exact[at] = call.y.get(i) + oracle.y.delta[at];
+    if (expected.region[at] == Region::computed) {
+      expected.exact[at] = output.get(i) + expected.delta[at];
     }
   }
 }
 
-}  // namespace
-
-OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_scale) {
-  const Source x = source(seed, TensorId::x), h = source(seed, TensorId::h);
+void fill_weights(HostCall& call, Fill fill, std::uint64_t seed) {
   if (fill == Fill::exact) {
     fill_exact_weights(call, seed);
+  } else {
+    fill_random_weights(call, seed, fill == Fill::cancelling);
+  }
+  fill_ids(call, seed);
+}
+
+void fill_inputs(HostCall& call, Fill fill, std::uint64_t seed, double x_scale) {
+  const Source x = source(seed, TensorId::x), h = source(seed, TensorId::h);
+  if (fill == Fill::exact) {
     fill_tensor(call.x, [&](std::int64_t i) { return x.integer(i, 2, 1); });
     fill_tensor(call.h, [&](std::int64_t i) { return h.integer(i, 50, 1); });
   } else {
-    fill_random_weights(call, seed, fill == Fill::cancelling);
     fill_tensor(call.x, [&](std::int64_t i) { return x_scale * x.unit(i); });
     fill_tensor(call.h, [&](std::int64_t i) {
       // Pairs that almost cancel, as the weights' pairs do.
@@ -223,8 +216,13 @@ OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_s
       return j % 2 == 0 ? base : -base * (1 + 0x1p-6 * h.unit(i));
     });
   }
-  fill_ids(call, seed);
-  if (call.op == Op::expand) poison_unread_h(call);
+  if (reads_h(call.op)) poison_unread_h(call);
+}
+
+OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_scale) {
+  fill_weights(call, fill, seed);
+  fill_inputs(call, fill, seed, x_scale);
+  if (is_backward(call.op)) return fill_backward(call, fill, seed);
   if (makes_h(call.op)) {
     fill_tensor(call.h, [](std::int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
   }
@@ -232,9 +230,26 @@ OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_s
   // The delta does not depend on y: computed with zeros, then y is chosen to it.
   fill_tensor(call.y, [](std::int64_t) { return 0.0; });
   OracleResult oracle = compute(call);
-  fill_y(call, fill, seed, oracle);
+  fill_before(call.y, call.options.y_mode, fill, source(seed, TensorId::y), smallest_factor(call),
+              oracle.y);
   return oracle;
 }
+
+namespace {
+
+// Empty, or what of an output is not exact in float32 or overflows it.
+std::string broken_sum(const Expected& expected, DType dtype) {
+  for (std::size_t i = 0; i < expected.exact.size(); ++i) {
+    if (expected.region[i] != Region::computed) continue;
+    if (round_to(DType::f32, expected.exact[i]) != expected.exact[i]) {
+      return "a sum is not exact in float32";
+    }
+    if (std::isinf(round_to(dtype, expected.exact[i]))) return "a sum overflows the output";
+  }
+  return {};
+}
+
+}  // namespace
 
 std::string broken_exact_condition(const HostCall& call, const OracleResult& oracle) {
   if (oracle.max_h_sum > 0x1p15) return "sum |x||A| exceeds 2^15";
@@ -250,14 +265,21 @@ std::string broken_exact_condition(const HostCall& call, const OracleResult& ora
   for (const float weight : call.addressing.token_weights) {
     if (!power_of_two(weight)) return "a token weight is no power of two >= 2^-4";
   }
-  for (std::size_t i = 0; i < oracle.y.exact.size(); ++i) {
-    if (oracle.y.region[i] != Region::computed) continue;
-    if (round_to(DType::f32, oracle.y.exact[i]) != oracle.y.exact[i]) {
-      return "a sum is not exact in float32";
-    }
-    if (std::isinf(round_to(call.y.dtype, oracle.y.exact[i]))) return "a sum overflows y";
+  for (const float weight : call.experts.row_weights) {
+    if (!power_of_two(weight)) return "a row weight is no power of two >= 2^-4";
   }
-  return {};
+  // In units of the smallest f, with room for what stood there before.
+  if (oracle.max_gradient_sum / smallest_factor(call) > 0x1p23) {
+    return "partial sums of gradients exceed 2^23";
+  }
+  std::string broken = broken_sum(oracle.y, call.y.dtype);
+  if (broken.empty()) broken = broken_sum(oracle.dx, call.dx.dtype);
+  for (const auto* gradients : {&oracle.da, &oracle.db, &oracle.dbias}) {
+    for (const Expected& gradient : *gradients) {
+      if (broken.empty()) broken = broken_sum(gradient, DType::f32);
+    }
+  }
+  return broken;
 }
 
 Ties count_ties(const HostCall& call, const OracleResult& oracle) {

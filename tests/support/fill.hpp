@@ -33,13 +33,18 @@ enum class TensorId : std::uint64_t {
   y = 2,
   h = 3,
   ids = 4,
+  dy = 5,
+  dx = 6,
   a = 0x100000,
   b = 0x200000,
-  bias = 0x300000
+  bias = 0x300000,
+  da = 0x400000,
+  db = 0x500000,
+  dbias = 0x600000
 };
 
-/// Fills x, h, ids, A, B, bias and y of a call whose tensors have their sizes and dtypes, whose
-/// ranks and scalings are set. Overwriting calls get NaN in y. `x_scale` multiplies x (not exact).
+/// Fills the tensors of a call, which have their sizes and dtypes; ranks and scalings are set.
+/// Outputs that are overwritten hold NaN. `x_scale` multiplies x (not exact).
 /// Returns the oracle of the filled call.
 OracleResult fill_call(HostCall& call, Fill fill, std::uint64_t seed, double x_scale = 1.0);
 

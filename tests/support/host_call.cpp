@@ -52,13 +52,46 @@ void group_on_host(HostAddressing& addressing, std::int32_t num_slots, std::int6
   addressing.segment_offsets.resize(static_cast<std::size_t>(max_segments) + 1, garbage);
 }
 
-bool has_x(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear; }
-bool has_ids(Op op) noexcept { return op == Op::gather_shrink || op == Op::apply_embedding; }
-bool makes_h(Op op) noexcept { return op == Op::shrink || op == Op::gather_shrink; }
+std::string entry_name(const HostCall& call, std::size_t entry) {
+  const auto index = static_cast<std::int64_t>(entry);
+  const std::int64_t slices = call.shape.num_slices, experts = call.shape.num_experts;
+  std::string name = std::to_string(index / slices / experts);
+  if (is_experts(call.op)) name += "." + std::to_string(index / slices % experts);
+  return name + "." + std::to_string(index % slices);
+}
+
+std::int64_t num_rows(const HostCall& call) noexcept {
+  return is_experts(call.op) ? call.experts.num_rows : call.addressing.num_tokens;
+}
+
+bool is_experts(Op op) noexcept {
+  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
+}
+bool is_backward(Op op) noexcept { return op == Op::backward || op == Op::backward_embedding; }
+bool has_x(Op op) noexcept {
+  return op == Op::shrink || op == Op::apply_linear || op == Op::shrink_experts ||
+         op == Op::apply_experts || op == Op::forward || op == Op::backward;
+}
+bool has_ids(Op op) noexcept {
+  return op == Op::gather_shrink || op == Op::apply_embedding || op == Op::forward_embedding ||
+         op == Op::backward_embedding;
+}
+bool makes_h(Op op) noexcept {
+  return op == Op::shrink || op == Op::gather_shrink || op == Op::shrink_experts ||
+         op == Op::forward || op == Op::forward_embedding;
+}
 bool makes_y(Op op) noexcept {
-  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding;
+  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding ||
+         op == Op::expand_experts || op == Op::apply_experts || op == Op::forward ||
+         op == Op::forward_embedding;
+}
+bool reads_h(Op op) noexcept {
+  return op == Op::expand || op == Op::expand_experts || is_backward(op);
 }
 bool uses_a(Op op) noexcept { return has_x(op) || has_ids(op); }
-bool uses_b(Op op) noexcept { return makes_y(op); }
+bool uses_b(Op op) noexcept { return makes_y(op) || is_backward(op); }
+bool uses_bias(Op op) noexcept {
+  return op == Op::expand || op == Op::apply_linear || op == Op::forward;
+}
 
 }  // namespace rankfold::testing

@@ -60,5 +60,9 @@ HostTensor host_vector(std::span<const T> values) {
   if (!values.empty()) std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
   return tensor;
 }
+template <class T>
+HostTensor host_vector(const std::vector<T>& values) {
+  return host_vector<T>(std::span<const T>(values));
+}
 
 }  // namespace rankfold::testing

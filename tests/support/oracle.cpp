@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-namespace rankfold::testing {
+#include "oracle_dropout.hpp"
+#include "oracle_parts.hpp"
 
-namespace {
+namespace rankfold::testing {
 
 Expected make_expected(std::int64_t rows, std::int64_t columns, Region region) {
   Expected expected;
@@ -19,13 +20,7 @@ Expected make_expected(std::int64_t rows, std::int64_t columns, Region region) {
   return expected;
 }
 
-// Weights of an entry, widened once.
-struct Weights {
-  bool touched = false;  // rank above 0
-  std::int32_t rank = 0;
-  std::int64_t in_limit = 0;
-  std::vector<double> a, b, bias;
-};
+namespace {
 
 Weights widen(const HostCall& call, const HostEntry& entry) {
   Weights weights;
@@ -38,46 +33,44 @@ Weights widen(const HostCall& call, const HostEntry& entry) {
     weights.in_limit = a.columns();
   }
   if (uses_b(call.op)) weights.b = entry.b.numbers();
-  if (uses_b(call.op) && entry.bias.given()) weights.bias = entry.bias.numbers();
+  if (uses_bias(call.op) && entry.bias.given()) weights.bias = entry.bias.numbers();
   return weights;
 }
 
-// The rank vector of one row and one entry, with the sums of magnitudes.
-struct RankVector {
-  std::vector<double> value, sum;
-};
+}  // namespace
 
-RankVector rank_vector(const HostCall& call, const Weights& weights, std::int64_t row,
-                       std::int64_t slice, const std::vector<double>& x,
-                       const std::vector<double>& h) {
-  const auto rank = static_cast<std::size_t>(weights.rank);
-  RankVector result{std::vector<double>(rank, 0.0), std::vector<double>(rank, 0.0)};
-  if (call.op == Op::expand) {
-    const std::int64_t start = row * call.h.columns() + slice * call.shape.max_rank;
-    for (std::size_t j = 0; j < rank; ++j) {
-      result.value[j] = h[static_cast<std::size_t>(start) + j];
-      result.sum[j] = std::fabs(result.value[j]);
-    }
-    return result;
-  }
-  if (has_ids(call.op)) {
-    const double id = call.ids.get(row);
-    if (id < 0 || id >= static_cast<double>(weights.in_limit)) return result;
-    const auto column = static_cast<std::size_t>(id);
-    for (std::size_t j = 0; j < rank; ++j) {
-      result.value[j] = weights.a[j * static_cast<std::size_t>(weights.in_limit) + column];
-      result.sum[j] = std::fabs(result.value[j]);
-    }
-    return result;
-  }
+std::vector<Weights> widen_entries(const HostCall& call) {
+  std::vector<Weights> weights;
+  weights.reserve(call.entries.size());
+  for (const HostEntry& entry : call.entries) weights.push_back(widen(call, entry));
+  return weights;
+}
+
+XRow dropped_row(const HostCall& call, const std::vector<double>& x, std::int64_t row,
+                 std::int64_t x_row, std::int64_t slice) {
   const auto in = static_cast<std::size_t>(call.shape.in);
-  const double* const x_row =
-      x.data() + (call.x_row_stride == 0 ? 0 : static_cast<std::size_t>(row) * in);
+  const double* const source = x.data() + static_cast<std::size_t>(x_row) * in;
+  XRow result{std::vector<double>(source, source + in), std::vector<bool>(in, true)};
+  if (call.dropout.p == 0.0f) return result;
+  const std::vector<double> factors =
+      dropout_factors(call.dropout, row, slice, static_cast<std::int64_t>(in));
+  for (std::size_t k = 0; k < in; ++k) {
+    result.kept[k] = factors[k] != 0;
+    result.value[k] = result.kept[k] ? result.value[k] * factors[k] : 0.0;
+  }
+  return result;
+}
+
+RankVector shrink_row(const Weights& weights, const XRow& x) {
+  const auto rank = static_cast<std::size_t>(weights.rank);
+  const std::size_t in = x.value.size();
+  RankVector result{std::vector<double>(rank, 0.0), std::vector<double>(rank, 0.0)};
   for (std::size_t j = 0; j < rank; ++j) {
     const double* const a_row = weights.a.data() + j * in;
     double value = 0, sum = 0;
     for (std::size_t k = 0; k < in; ++k) {
-      const double product = x_row[k] * a_row[k];
+      if (!x.kept[k]) continue;
+      const double product = x.value[k] * a_row[k];
       value += product;
       sum += std::fabs(product);
     }
@@ -87,10 +80,37 @@ RankVector rank_vector(const HostCall& call, const Weights& weights, std::int64_
   return result;
 }
 
-// Number of terms behind an element of h: what the scale of cancelling data is divided by.
-double terms_of_h(const HostCall& call) {
-  return has_x(call.op) ? static_cast<double>(call.shape.in) : 1.0;
+RankVector gather_row(const HostCall& call, const Weights& weights, std::int64_t row) {
+  const auto rank = static_cast<std::size_t>(weights.rank);
+  RankVector result{std::vector<double>(rank, 0.0), std::vector<double>(rank, 0.0)};
+  const double id = call.ids.get(row);
+  if (id < 0 || id >= static_cast<double>(weights.in_limit)) return result;
+  const auto column = static_cast<std::size_t>(id);
+  for (std::size_t j = 0; j < rank; ++j) {
+    result.value[j] = weights.a[j * static_cast<std::size_t>(weights.in_limit) + column];
+    result.sum[j] = std::fabs(result.value[j]);
+  }
+  return result;
 }
+
+RankVector given_row(const HostCall& call, const Weights& weights, const std::vector<double>& h,
+                     std::int64_t row, std::int64_t slice) {
+  const auto rank = static_cast<std::size_t>(weights.rank);
+  RankVector result{std::vector<double>(rank, 0.0), std::vector<double>(rank, 0.0)};
+  const std::int64_t start = row * call.h.columns() + slice * call.shape.max_rank;
+  for (std::size_t j = 0; j < rank; ++j) {
+    result.value[j] = h[static_cast<std::size_t>(start) + j];
+    result.sum[j] = std::fabs(result.value[j]);
+  }
+  return result;
+}
+
+double terms_of_h(const HostCall& call) {
+  const bool given = reads_h(call.op) && call.h.given();
+  return has_x(call.op) && !given ? static_cast<double>(call.shape.in) : 1.0;
+}
+
+namespace {
 
 void write_h(const HostCall& call, const Weights& weights, const RankVector& vector,
              std::int64_t row, std::int64_t slice, OracleResult& result) {
@@ -132,45 +152,57 @@ void write_y(const HostCall& call, const Weights& weights, const RankVector& vec
   }
 }
 
+// A window of experts is all that a call may touch, overwriting or not.
+void set_row(Expected& expected, std::int64_t row, Region region) {
+  const auto columns = static_cast<std::size_t>(expected.columns);
+  const std::size_t first = static_cast<std::size_t>(row) * columns;
+  for (std::size_t i = first; i < first + columns; ++i) expected.region[i] = region;
+}
+
 }  // namespace
 
 OracleResult compute(const HostCall& call) {
+  if (is_backward(call.op)) return compute_backward(call);
   const TableShape& shape = call.shape;
-  const std::int64_t tokens = call.addressing.num_tokens;
+  const std::int64_t rows = num_rows(call);
   OracleResult result;
   if (makes_h(call.op)) {
     result.h =
-        make_expected(tokens, std::int64_t{shape.num_slices} * shape.max_rank, Region::unspecified);
+        make_expected(rows, std::int64_t{shape.num_slices} * shape.max_rank, Region::unspecified);
   }
   if (makes_y(call.op)) {
     const bool adds = call.options.y_mode == YMode::accumulate;
-    result.y = make_expected(tokens, total_out(shape), adds ? Region::unchanged : Region::zero);
+    result.y = make_expected(rows, total_out(shape), adds ? Region::unchanged : Region::zero);
   }
   if (!makes_h(call.op) && !makes_y(call.op)) return result;
 
-  std::vector<Weights> weights;
-  weights.reserve(call.entries.size());
-  for (const HostEntry& entry : call.entries) weights.push_back(widen(call, entry));
+  const std::vector<Weights> weights = widen_entries(call);
   const std::vector<double> x = has_x(call.op) ? call.x.numbers() : std::vector<double>{};
-  const std::vector<double> h = call.op == Op::expand ? call.h.numbers() : std::vector<double>{};
-  const std::vector<std::int32_t> slots = row_slots(call);
+  const std::vector<double> h = reads_h(call.op) ? call.h.numbers() : std::vector<double>{};
+  const std::vector<RowRoute> routes = routes_of(call);
 
-  for (std::int64_t row = 0; row < tokens; ++row) {
-    const std::int32_t slot = slots[static_cast<std::size_t>(row)];
-    if (slot < 0) continue;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const RowRoute& route = routes[static_cast<std::size_t>(row)];
+    if (!route.in_window) {
+      if (makes_h(call.op)) set_row(result.h, row, Region::unchanged);
+      if (makes_y(call.op)) set_row(result.y, row, Region::unchanged);
+    }
+    if (route.slot < 0) continue;
     std::int64_t first_column = 0;
     for (std::int64_t slice = 0; slice < shape.num_slices; ++slice) {
       const std::int64_t width = shape.out[slice];
-      const auto index = static_cast<std::size_t>(entry_index(shape, slot, 0, slice));
+      const auto index =
+          static_cast<std::size_t>(entry_index(shape, route.slot, route.expert, slice));
       if (weights[index].touched) {
-        const RankVector vector = rank_vector(call, weights[index], row, slice, x, h);
+        const RankVector vector =
+            reads_h(call.op) ? given_row(call, weights[index], h, row, slice)
+            : has_ids(call.op)
+                ? gather_row(call, weights[index], row)
+                : shrink_row(weights[index], dropped_row(call, x, row, route.x_row, slice));
         for (const double sum : vector.sum) result.max_h_sum = std::max(result.max_h_sum, sum);
         if (makes_h(call.op)) write_h(call, weights[index], vector, row, slice, result);
         if (makes_y(call.op)) {
-          double factor = call.entries[index].scaling;
-          if (!call.addressing.token_weights.empty()) {
-            factor *= call.addressing.token_weights[static_cast<std::size_t>(row)];
-          }
+          const double factor = call.entries[index].scaling * route.weight;
           write_y(call, weights[index], vector, factor, row, first_column, width, result);
         }
       }

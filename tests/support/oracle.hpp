@@ -27,10 +27,14 @@ struct Expected {
 };
 
 struct OracleResult {
-  Expected h;            ///< of shrink and gather_shrink
-  Expected y;            ///< of expand, apply_linear and apply_embedding
-  double max_h_sum = 0;  ///< largest sum |x| |A| of an element of h
-  double max_y_sum = 0;  ///< largest sum |h| |B| of an element of y
+  Expected h;  ///< where the operation makes it
+  Expected y;
+  Expected dx, ds;                      ///< of backward, where asked for
+  std::vector<Expected> da, db, dbias;  ///< [entries], likewise; of a shared da: the first's alone
+  double max_h_sum = 0;                 ///< largest sum |x| |A| of an element of h
+  double max_y_sum = 0;                 ///< largest sum |h| |B| of an element of y
+  /// Largest sum of magnitudes behind an element of dx, ds or a gradient.
+  double max_gradient_sum = 0;
 };
 
 /// Float64 of the given inputs. Reads only what the contract lets an operation read.
