@@ -41,6 +41,12 @@ class ReferenceBackend final : public LoraBackend {
                           Stream stream) override;
   Status do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
                             Stream stream) override;
+  Status do_forward(const ForwardArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_backward(const BackwardArgs& args, const Workspace& workspace, Stream stream) override;
+  Status do_forward_embedding(const ForwardEmbeddingArgs& args, const Workspace& workspace,
+                              Stream stream) override;
+  Status do_backward_embedding(const BackwardEmbeddingArgs& args, const Workspace& workspace,
+                               Stream stream) override;
 
  private:
   StreamPool streams_;

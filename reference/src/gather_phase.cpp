@@ -9,12 +9,6 @@ namespace reference {
 
 namespace {
 
-std::int64_t read_id(const ConstTensorView& ids, std::int64_t row) noexcept {
-  const std::int64_t at = row * ids.strides[0];
-  return ids.dtype == DType::i64 ? static_cast<const std::int64_t*>(ids.data)[at]
-                                 : static_cast<const std::int32_t*>(ids.data)[at];
-}
-
 template <class TA>
 void gather_column(const TA* a, std::int64_t a_stride, std::int64_t rank, float* h) noexcept {
   for (std::int64_t j = 0; j < rank; ++j) h[j] = to_float(a[j * a_stride]);

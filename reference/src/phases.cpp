@@ -86,6 +86,8 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t rank = entry.a != nullptr ? entry_rank(entry, shape) : 0;
   const std::int64_t first = item % blocks * rank_step;
   const std::int64_t last = std::min<std::int64_t>(first + rank_step, shape.max_rank);
+  const bool drops = dropout_ != nullptr && dropout_->p > 0.0f;
+  const DropoutMask mask(drops ? *dropout_ : Dropout{}, slice);
   const ShrinkBlock block{
       .x = x_.data,
       .x_dtype = x_.dtype,
@@ -102,6 +104,7 @@ void ShrinkPhase::run(std::int64_t item, int lane) noexcept {
       .h_stride = h_.stride,
       .h_rows = h_.group_rows(group, routing_.order),
       .scratch = parts_.lane_scratch(lane),
+      .dropout = drops ? &mask : nullptr,
   };
   if (block.rank_begin < block.rank_end) shrink_block(block);
   if (h_.zero_rest && std::max(first, rank) < last) {
@@ -161,8 +164,9 @@ void ExpandPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t begin = piece * columns;
   const std::int64_t end = std::min(begin + columns, shape.out[slice]);
   auto* const y = static_cast<std::byte*>(y_.data) + y_column * static_cast<std::int64_t>(y_bytes);
-  // Without A nobody has written a workspace's h.
-  const bool bound = entry.b != nullptr && (h_.by_row || entry.a != nullptr);
+  // Without A nobody has written h, unless the caller brought it.
+  const bool given = h_.by_row && !h_.zero_rest;
+  const bool bound = entry.b != nullptr && (given || entry.a != nullptr);
   const std::int64_t rank = bound ? entry_rank(entry, shape) : 0;
   if (rank == 0) {
     if (mode_ == YMode::overwrite) {

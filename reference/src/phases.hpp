@@ -34,12 +34,20 @@ inline HiddenRows hidden_rows(const WorkspaceParts& parts, const TableShape& sha
   return {parts.h, std::int64_t{shape.num_slices} * shape.max_rank, false, false};
 }
 
-/// h = x A^T. Items: (group, slice, block of ranks), then runs of rows without adapter.
+/// h = x A^T, with dropout on x where it is given and p > 0. Items: (group, slice, block of ranks),
+/// then runs of rows without adapter.
 class ShrinkPhase final : public Phase {
  public:
   ShrinkPhase(const ConstTensorView& x, const AdapterTableView& table, const Routing& routing,
-              const HiddenRows& h, int threads, const WorkspaceParts& parts) noexcept
-      : x_(x), table_(table), routing_(routing), h_(h), threads_(threads), parts_(parts) {}
+              const HiddenRows& h, int threads, const WorkspaceParts& parts,
+              const Dropout* dropout = nullptr) noexcept
+      : x_(x),
+        table_(table),
+        routing_(routing),
+        h_(h),
+        threads_(threads),
+        parts_(parts),
+        dropout_(dropout) {}
   std::int64_t num_items() const noexcept override;
   void run(std::int64_t item, int lane) noexcept override;
 
@@ -51,6 +59,7 @@ class ShrinkPhase final : public Phase {
   const HiddenRows h_;
   const int threads_;
   const WorkspaceParts& parts_;
+  const Dropout* const dropout_;
 };
 
 /// h = A[:, ids]. Items: (group, slice), then runs of rows without adapter.
@@ -115,6 +124,13 @@ void clear_rows(void* data, std::size_t element_bytes, std::int64_t stride,
 /// Clears the item-th run of rows without adapter.
 void clear_bare(const Routing& routing, std::int64_t item, void* data, std::size_t element_bytes,
                 std::int64_t stride, std::int64_t columns) noexcept;
+
+/// The id of a row: int32 or int64.
+inline std::int64_t read_id(const ConstTensorView& ids, std::int64_t row) noexcept {
+  const std::int64_t at = row * ids.strides[0];
+  return ids.dtype == DType::i64 ? static_cast<const std::int64_t*>(ids.data)[at]
+                                 : static_cast<const std::int32_t*>(ids.data)[at];
+}
 
 /// The rank of an entry, 0 where A (or B) is missing; never over max_rank.
 inline std::int64_t entry_rank(const AdapterEntry& entry, const TableShape& shape) noexcept {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel.hpp"
+#include "training_plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace reference {
@@ -14,11 +15,20 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
 constexpr std::int64_t kMaxIn = std::int64_t{1} << 56;
 
-bool shrinks(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear; }
-bool expands(Op op) noexcept {
-  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding;
+bool shrinks(const Problem& problem) noexcept {
+  const Op op = problem.op;
+  return op == Op::shrink || op == Op::apply_linear || op == Op::forward ||
+         (op == Op::backward && recomputes_h(problem));
 }
-bool keeps_h(Op op) noexcept { return op == Op::apply_linear || op == Op::apply_embedding; }
+bool expands(Op op) noexcept {
+  return op == Op::expand || op == Op::apply_linear || op == Op::apply_embedding ||
+         op == Op::forward || op == Op::forward_embedding;
+}
+bool keeps_h(const Problem& problem) noexcept {
+  const Op op = problem.op;
+  return op == Op::apply_linear || op == Op::apply_embedding ||
+         (is_backward(op) && recomputes_h(problem));
+}
 
 }  // namespace
 
@@ -52,11 +62,18 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   plan.groups = take(rows, 1, sizeof(RowGroup));
   plan.counters = take(shape.num_slots, 1, sizeof(std::int32_t));
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  plan.h = keeps_h(problem.op) ? take(rows, columns, sizeof(float)) : at;
+  plan.h = keeps_h(problem) ? take(rows, columns, sizeof(float)) : at;
+  plan.training = at;
+  if (is_backward(problem.op)) {
+    const TrainingPlan training = plan_training(problem);
+    plan.training = take(training.bytes, 1, 1);
+    plan.too_large = plan.too_large || training.too_large;
+  }
   plan.lanes = max_lanes();
   std::int64_t floats = 0;
-  if (shrinks(problem.op)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
+  if (shrinks(problem)) floats = shrink_scratch_floats(shape.in, shape.max_rank);
   if (expands(problem.op)) floats = std::max(floats, expand_scratch_floats(shape.max_rank));
+  if (is_backward(problem.op)) floats = std::max(floats, backward_scratch_floats(shape));
   plan.scratch_floats = static_cast<std::size_t>((floats + 15) / 16 * 16);
   plan.scratch = take(plan.lanes, static_cast<std::int64_t>(plan.scratch_floats), sizeof(float));
   plan.bytes = at + kAlignment;  // the caller's memory may start at a multiple of 16 alone
@@ -74,6 +91,7 @@ WorkspaceParts parts_of(const WorkspacePlan& plan, const Workspace& workspace) n
   parts.groups = reinterpret_cast<RowGroup*>(base + plan.groups);
   parts.counters = reinterpret_cast<std::int32_t*>(base + plan.counters);
   parts.h = reinterpret_cast<float*>(base + plan.h);
+  parts.training = base + plan.training;
   parts.scratch = reinterpret_cast<float*>(base + plan.scratch);
   parts.scratch_floats = plan.scratch_floats;
   parts.lanes = plan.lanes;

@@ -27,6 +27,7 @@ struct WorkspacePlan {
   std::size_t groups = 0;    ///< RowGroup [rows]
   std::size_t counters = 0;  ///< int32 [num_slots]
   std::size_t h = 0;         ///< float [rows, num_slices * max_rank]; operations that make h and y
+  std::size_t training = 0;  ///< the parts of TrainingPlan; backward
   std::size_t scratch = 0;   ///< float [lanes, scratch_floats]
   std::size_t scratch_floats = 0;
   int lanes = 1;
@@ -55,6 +56,7 @@ struct WorkspaceParts {
   RowGroup* groups;
   std::int32_t* counters;
   float* h;
+  std::byte* training;
   float* scratch;
   std::size_t scratch_floats;
   int lanes;

@@ -6,6 +6,7 @@
 
 #include "backend.hpp"
 #include "plan.hpp"
+#include "training_plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace reference {
@@ -15,8 +16,11 @@ namespace {
 constexpr const char* kRoutedConditions = "one row at a time; taken for a single row";
 constexpr const char* kGroupedConditions = "rows grouped by adapter; taken for two rows or more";
 
-constexpr std::array<Op, 5> kOps = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
-                                    Op::apply_embedding};
+constexpr const char* kBackwardConditions = "rows grouped by adapter; gradients are sums over rows";
+
+constexpr std::array<Op, 9> kOps = {
+    Op::shrink,  Op::expand,   Op::apply_linear,      Op::gather_shrink,     Op::apply_embedding,
+    Op::forward, Op::backward, Op::forward_embedding, Op::backward_embedding};
 
 bool implemented(Op op) noexcept { return std::find(kOps.begin(), kOps.end(), op) != kOps.end(); }
 
@@ -28,7 +32,8 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
     return Status::format(
         StatusCode::unsupported,
         "%s: not implemented by the reference backend of this version; it has group_tokens, "
-        "shrink, expand, apply_linear, gather_shrink and apply_embedding",
+        "shrink, expand, apply_linear, gather_shrink, apply_embedding, forward, backward, "
+        "forward_embedding and backward_embedding",
         to_string(problem.op));
   }
   if (problem.bounds.rows > kMaxRows) {
@@ -43,6 +48,16 @@ Result<Strategy> choose_strategy(const Problem& problem) noexcept {
                           "%s: configuration is %d; each strategy of the reference backend has one "
                           "configuration, so it should be 0 or 1",
                           to_string(problem.op), problem.options.configuration);
+  }
+  if (is_backward(problem.op)) {
+    if (problem.options.strategy == Strategy::automatic ||
+        problem.options.strategy == Strategy::grouped) {
+      return Strategy::grouped;
+    }
+    return Status::format(StatusCode::unsupported,
+                          "%s: strategy is %s; the reference backend has grouped alone, since "
+                          "gradients are sums over the rows of an adapter",
+                          to_string(problem.op), to_string(problem.options.strategy));
   }
   switch (problem.options.strategy) {
     case Strategy::automatic:
@@ -61,10 +76,19 @@ bool worth_threads(const Problem& problem, std::int64_t rows) noexcept {
   constexpr double kSerialProducts = 65536;   // about ten microseconds of one core
   constexpr std::int64_t kSerialRows = 4096;  // that are only cleared
   const TableShape& shape = problem.shape;
-  const double width = static_cast<double>(total_out(shape)) +
-                       (problem.op == Op::shrink || problem.op == Op::apply_linear
-                            ? static_cast<double>(shape.in) * shape.num_slices
-                            : 0.0);
+  if (is_backward(problem.op)) {
+    // Gradients of slots without rows are cleared, whatever the number of rows.
+    const double both =
+        static_cast<double>(total_out(shape)) + static_cast<double>(shape.in) * shape.num_slices;
+    const double rank = std::max(shape.max_rank, 1);
+    return 2 * static_cast<double>(rows) * rank * both >= kSerialProducts ||
+           static_cast<double>(shape.num_slots) * rank * both >= 16 * kSerialProducts;
+  }
+  const double width =
+      static_cast<double>(total_out(shape)) +
+      (problem.op == Op::shrink || problem.op == Op::apply_linear || problem.op == Op::forward
+           ? static_cast<double>(shape.in) * shape.num_slices
+           : 0.0);
   return static_cast<double>(rows) * std::max(shape.max_rank, 1) * width >= kSerialProducts ||
          (problem.bounds.rows >= kSerialRows && problem.options.y_mode == YMode::overwrite);
 }
@@ -77,6 +101,10 @@ int ReferenceBackend::do_list_strategies(StrategyInfo* out, int capacity) const 
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   for (const Op op : kOps) {
+    if (is_backward(op)) {
+      add(op, Strategy::grouped, kBackwardConditions);
+      continue;
+    }
     add(op, Strategy::routed, kRoutedConditions);
     add(op, Strategy::grouped, kGroupedConditions);
   }

@@ -136,13 +136,34 @@ RowTile row_tile(const ShrinkBlock& block, std::int64_t first) noexcept {
   return tile;
 }
 
+// A row of x after dropout, in the order of widen<TA>.
+template <class TX, class TA>
+[[gnu::noinline]] void widen_dropped(const DropoutMask& dropout, const TX* x, std::int64_t row,
+                                     std::int64_t begin, std::int64_t size,
+                                     float* destination) noexcept {
+  constexpr std::int64_t kPiece = 256;
+  float piece[kPiece];
+  std::uint32_t mask[kPiece];
+  for (std::int64_t done = 0; done < size; done += kPiece) {
+    const std::int64_t count = std::min(kPiece, size - done);
+    widen<float>(x + done, piece, count);
+    dropout.draw(row, begin + done, count, mask);
+    drop(piece, mask, dropout.scale(), count, piece);
+    widen<TA>(piece, destination + done, count);
+  }
+}
+
 template <class TX, class TA>
 void widen_rows(const ShrinkBlock& block, std::int64_t first, int num_rows, std::int64_t begin,
                 std::int64_t size, float* destination, std::int64_t stride) noexcept {
   for (int m = 0; m < num_rows; ++m) {
     const std::int64_t row = block.rows[first + m];
-    widen<TA>(static_cast<const TX*>(block.x) + row * block.x_stride + begin,
-              destination + m * stride, size);
+    const TX* const x = static_cast<const TX*>(block.x) + row * block.x_stride + begin;
+    if (block.dropout == nullptr) {
+      widen<TA>(x, destination + m * stride, size);
+    } else {
+      widen_dropped<TX, TA>(*block.dropout, x, row, begin, size, destination + m * stride);
+    }
   }
 }
 

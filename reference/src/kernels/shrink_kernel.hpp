@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "philox.hpp"
 #include "rankfold/dtype.hpp"
 #include "rankfold/export.hpp"
 
@@ -27,8 +28,9 @@ struct ShrinkBlock {
   std::int64_t rank_end;
   float* h;  ///< row i of the block is written at h + h_rows[i] * h_stride + j
   std::int64_t h_stride;
-  const std::int32_t* h_rows;  ///< null: i
-  float* scratch;              ///< shrink_scratch_floats()
+  const std::int32_t* h_rows;            ///< null: i
+  float* scratch;                        ///< shrink_scratch_floats()
+  const DropoutMask* dropout = nullptr;  ///< of x, or null
 };
 
 inline constexpr std::int64_t kShrinkChunk = 1024;
