@@ -20,7 +20,7 @@ function(rankfold_builtin name option)
     elseif("${${variable}}" STREQUAL "OFF")
       set(reason "${variable} was OFF")
     else()
-      set(reason "only a later version of rankfold has it")
+      set(reason "this version of rankfold does not have it; take one that does")
     endif()
     string(APPEND RANKFOLD_BUILTIN_CALLS
            "  (void)registry.add_missing({\"${name}\", \"${option}\", \"${reason}\"});\n")

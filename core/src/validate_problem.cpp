@@ -30,6 +30,68 @@ bool dropout(Check& check, float p) noexcept {
                     static_cast<double>(p));
 }
 
+// The dtypes that the operation's own validation would take, so that a problem which supports()
+// answers is one that a call can have.
+bool dtypes(Check& check, const Problem& problem) noexcept {
+  bool has_x = true;
+  bool has_ids = false;
+  bool has_y = true;
+  bool y_as_x = false;
+  switch (problem.op) {
+    case Op::group_tokens:
+      return true;
+    case Op::shrink:
+    case Op::shrink_experts:
+      has_y = false;
+      break;
+    case Op::expand:
+    case Op::expand_experts:
+      has_x = false;
+      break;
+    case Op::apply_linear:
+    case Op::apply_experts:
+    case Op::forward:
+      y_as_x = true;
+      break;
+    case Op::gather_shrink:
+      has_y = false;
+      [[fallthrough]];
+    case Op::apply_embedding:
+    case Op::forward_embedding:
+    case Op::backward_embedding:
+      has_x = false;
+      has_ids = true;
+      break;
+    case Op::backward:  // x may be left out, and its dtype then says nothing of dy's
+    case Op::backward_experts:
+      break;
+  }
+  const DType x = problem.x_dtype;
+  const DType y = problem.y_dtype;
+  if (has_x && !is_activation(x)) {
+    return check.fail(kInvalid, "problem.x_dtype is %s; it should be f32, f16 or bf16",
+                      to_string(x));
+  }
+  if (has_ids && x != DType::i32 && x != DType::i64) {
+    return check.fail(kInvalid, "problem.x_dtype is %s; it should be i32 or i64, the dtype of ids",
+                      to_string(x));
+  }
+  if (has_y && !is_activation(y)) {
+    return check.fail(kInvalid, "problem.y_dtype is %s; it should be f32, f16 or bf16",
+                      to_string(y));
+  }
+  if (y_as_x && y != DType::f32 && y != x) {
+    return x == DType::f32
+               ? check.fail(kInvalid,
+                            "problem.y_dtype is %s; it should be f32, as problem.x_dtype is",
+                            to_string(y))
+               : check.fail(kInvalid,
+                            "problem.y_dtype is %s; it should be f32, or %s as problem.x_dtype is",
+                            to_string(y), to_string(x));
+  }
+  return true;
+}
+
 }  // namespace
 
 Status validate_problem(const Problem& problem) noexcept {
@@ -39,7 +101,7 @@ Status validate_problem(const Problem& problem) noexcept {
   (void)(in_range(check, "op", problem.op, kNumOps) &&
          in_range(check, "addressing", problem.addressing, 3) &&
          in_range(check, "x_dtype", problem.x_dtype, 6) &&
-         in_range(check, "y_dtype", problem.y_dtype, 6) &&
+         in_range(check, "y_dtype", problem.y_dtype, 6) && dtypes(check, problem) &&
          in_range(check, "expert_mode", problem.expert_mode, 2) &&
          in_range(check, "x_rows", problem.x_rows, 2) &&
          check.shape(problem.shape, "problem.shape.") && check.options(problem.options) &&

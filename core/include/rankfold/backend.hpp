@@ -40,8 +40,9 @@ struct StrategyInfo {
   const char* configurations;  ///< its configurations, in order, separated by "; "
 };
 
-/// One device's implementation. Thread-safe: calls on different streams may run at once; calls on
-/// one stream are ordered by the caller. Every function reports by Status; none throws.
+/// One device's implementation. Thread-safe: several threads may call at once, on different streams
+/// or on one; calls on one stream run one after the other, in the order in which they were made.
+/// Every function reports by Status; none throws.
 class RANKFOLD_EXPORT LoraBackend {
  public:
   LoraBackend(const LoraBackend&) = delete;

@@ -131,8 +131,9 @@ class RANKFOLD_EXPORT AdapterPool {
   /// Switches the slot's entries by one copy, ordered after the upload and between steps on all the
   /// streams named; the memory of what was there returns after an event that all of them reach.
   /// Targets that the adapter lacks become rank 0 in the slot. `step_streams` must name every
-  /// stream on which steps run. Never waits, except for a deferred load larger than the free part
-  /// of the staging ring (a ring of the largest adapter's size avoids it).
+  /// stream on which steps run. Never waits, except in a deferred load: for a free part of the
+  /// staging ring (a ring of the largest adapter's size avoids it), and for memory that is on its way
+  /// back from adapters which left before.
   ///
   /// Errors: no_room (what could be evicted has been pinned meanwhile), cancelled, device_error,
   /// invalid_argument. `pending` is consumed by success alone: after no_room, and after a

@@ -36,8 +36,10 @@ struct Problem {
   Op op = Op::apply_linear;
   AddressingMode addressing = AddressingMode::tokens;  ///< of LoraAddressing
   TableShape shape = {};
-  DType x_dtype = DType::f32;  ///< of x or ids; shrink, apply, forward, backward
-  DType y_dtype = DType::f32;  ///< of y or dy
+  /// Of x (f32, f16, bf16) or of ids (i32, i64); unread where the operation has neither.
+  DType x_dtype = DType::f32;
+  /// Of y or dy (f32, f16, bf16); f32 or as x in apply_linear, apply_experts and forward.
+  DType y_dtype = DType::f32;
   Bounds bounds = {};
   ExpertMode expert_mode = ExpertMode::grouped;
   XRows x_rows = XRows::own;
