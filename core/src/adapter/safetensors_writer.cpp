@@ -103,7 +103,7 @@ Result<SafetensorsStart> make_safetensors_start(std::span<const SafetensorsTenso
       return invalid(checked.status().message());
     }
     std::string text;
-    for (int i = 0; i < 8; ++i) text += static_cast<char>(header.size() >> (8 * i));
+    for (int i = 0; i < 8; ++i) text += static_cast<char>((header.size() >> (8 * i)) & 0xff);
     return SafetensorsStart{text + header, std::move(bytes)};
   } catch (const nlohmann::json::exception&) {
     return invalid("a name or metadata text is not UTF-8");
