@@ -12,7 +12,7 @@ struct Options {
   std::string backend;  ///< empty: RANKFOLD_BACKEND or the best
   std::filesystem::path data;
   std::filesystem::path out = "shift_adapter";
-  std::int64_t steps = 600;
+  std::int64_t steps = 300;
   std::int64_t batch = 64;
   std::uint64_t seed = 1;
   std::int32_t rank = 16;

@@ -14,7 +14,7 @@
 namespace train {
 
 struct TrainOptions {
-  std::int64_t num_steps = 600;
+  std::int64_t num_steps = 300;
   std::int64_t num_sequences = 64;  ///< of a batch
   float learning_rate = 3e-3f;      ///< the largest
   std::uint64_t seed = 1;
