@@ -296,7 +296,7 @@ void InputPartsPhase::run(std::int64_t item, int) noexcept {
   const std::int64_t begin = std::min(piece * step, rows);
   sum_parts({.target = da,
              .parts = b_.da_part(split.first_part, slice),
-             .part_stride = shape.num_slices * shape.max_rank * shape.in,
+             .part_stride = std::int64_t{shape.num_slices} * shape.max_rank * shape.in,
              .part_row = shape.in,
              .num_parts = split.num_parts,
              .row_begin = begin,

@@ -45,7 +45,7 @@ class Layout {
 
 // At least num_column_chunks, and monotone.
 std::int64_t most_column_chunks(std::int64_t columns) noexcept {
-  return std::min(kMaxColumnChunks, (columns + kMinColumnChunk - 1) / kMinColumnChunk);
+  return std::clamp<std::int64_t>((columns - 1) / kMinColumnChunk + 1, 1, kMaxColumnChunks);
 }
 
 // Which slot has each row: grouped addressing as the reference reads it, row by row.

@@ -240,6 +240,15 @@ Status run(const GatherShrinkArgs& args, StreamMode mode) {
   return run_on(args, mode, gather_shrink);
 }
 
+Status run(const ForwardArgs& args, StreamMode mode) { return run_on(args, mode, forward); }
+Status run(const BackwardArgs& args, StreamMode mode) { return run_on(args, mode, backward); }
+Status run(const ForwardEmbeddingArgs& args, StreamMode mode) {
+  return run_on(args, mode, forward_embedding);
+}
+Status run(const BackwardEmbeddingArgs& args, StreamMode mode) {
+  return run_on(args, mode, backward_embedding);
+}
+
 bool close(const Elements& got, const std::vector<double>& exact, const std::vector<double>& base) {
   double error = 0, delta = 0, size = 0, worst = 0;
   std::size_t beyond = 0;

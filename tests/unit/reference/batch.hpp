@@ -68,6 +68,10 @@ Status run(const ApplyEmbeddingArgs& args, StreamMode mode = StreamMode::inline_
 Status run(const ShrinkArgs& args, StreamMode mode = StreamMode::inline_);
 Status run(const ExpandArgs& args, StreamMode mode = StreamMode::inline_);
 Status run(const GatherShrinkArgs& args, StreamMode mode = StreamMode::inline_);
+Status run(const ForwardArgs& args, StreamMode mode = StreamMode::inline_);
+Status run(const BackwardArgs& args, StreamMode mode = StreamMode::inline_);
+Status run(const ForwardEmbeddingArgs& args, StreamMode mode = StreamMode::inline_);
+Status run(const BackwardEmbeddingArgs& args, StreamMode mode = StreamMode::inline_);
 
 /// Whether got is within the tolerances of the contract of exact, given the delta.
 bool close(const Elements& got, const std::vector<double>& exact, const std::vector<double>& base);

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "batch.hpp"
+#include "training.hpp"
 
 using namespace rankfold;
 using namespace rankfold::reference_test;
@@ -148,5 +148,45 @@ TEST_CASE("no operation allocates after one warm-up call, in either stream mode"
     CHECK(good);
     CHECK(after - before == 0);
     device().destroy_event(event);
+  }
+}
+
+TEST_CASE("forward and backward do not allocate after one warm-up call, in either stream mode") {
+  TrainingSpec spec{.batch = {.tokens = 700,
+                              .in = 300,
+                              .out = {280, 64},
+                              .slots = 3,
+                              .max_rank = 16,
+                              .x = DType::bf16,
+                              .y = DType::bf16}};
+  spec.dx = DType::bf16;
+  spec.p = 0.1f;
+  Training linear(spec);
+  spec.embedding = true;
+  Training embedding(spec);
+  const ForwardArgs forward_args = linear.forward();
+  const BackwardArgs backward_args = linear.backward();
+  const ForwardEmbeddingArgs forward_embedding_args = embedding.forward_embedding();
+  const BackwardEmbeddingArgs backward_embedding_args = embedding.backward_embedding();
+  std::uint64_t bytes = workspace_bytes(device(), make_problem(backward_args)).value();
+  bytes = std::max(bytes, workspace_bytes(device(), make_problem(forward_args)).value());
+  Buffer memory = Buffer::create(device(), bytes).value();
+  for (const StreamMode mode : {StreamMode::inline_, StreamMode::worker}) {
+    OwnedStream stream = OwnedStream::create(device(), mode).value();
+    const Workspace workspace = memory.workspace();
+    const auto step = [&] {
+      return forward(device(), forward_args, workspace, stream).ok() &&
+             backward(device(), backward_args, workspace, stream).ok() &&
+             forward_embedding(device(), forward_embedding_args, workspace, stream).ok() &&
+             backward_embedding(device(), backward_embedding_args, workspace, stream).ok() &&
+             stream.synchronize().ok();
+    };
+    REQUIRE(step());
+    const std::int64_t before = num_allocations;
+    bool good = true;
+    for (int i = 0; i < 50; ++i) good = good && step();
+    const std::int64_t after = num_allocations;
+    CHECK(good);
+    CHECK(after - before == 0);
   }
 }

@@ -293,15 +293,15 @@ TEST_CASE("isolation: NaN in a row or in an adapter reaches no other row") {
 TEST_CASE("supports: operations and strategies that this backend lacks say so") {
   Problem problem;
   problem.shape = Batch({}).shape();
-  problem.op = Op::backward;
+  problem.op = Op::backward_experts;
   CHECK(supports(device(), problem).status().code() == StatusCode::unsupported);
-  CHECK(std::string(supports(device(), problem).status().message()).find("backward") !=
+  CHECK(std::string(supports(device(), problem).status().message()).find("backward_experts") !=
         std::string::npos);
   problem.op = Op::apply_linear;
   problem.options.strategy = Strategy::tensor_core;
   CHECK(std::string(supports(device(), problem).status().message()) ==
         "apply_linear: strategy is tensor_core; the reference backend has routed and grouped");
   std::array<StrategyInfo, 32> list;
-  CHECK(device().list_strategies(list.data(), 32) == 11);
-  CHECK(device().list_strategies(nullptr, 0) == 11);
+  CHECK(device().list_strategies(list.data(), 32) == 17);
+  CHECK(device().list_strategies(nullptr, 0) == 17);
 }
