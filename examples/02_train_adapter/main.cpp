@@ -56,8 +56,7 @@ int run(const Options& options) {
   train::Trainer trainer(model, adapter, examples,
                          {.num_steps = options.steps,
                           .num_sequences = options.batch,
-                          .learning_rate = options.learning_rate,
-                          .seed = options.seed});
+                          .learning_rate = options.learning_rate});
   double seconds = 0;
   trainer.run([&](const train::Progress& progress) {
     print_progress(progress);

@@ -58,7 +58,7 @@ class Model {
   };
   Matrix run(const Batch& batch, LoraPass& lora, Tape& tape) const;
   Matrix layer(int index, const Matrix& x, const Batch& batch, LoraPass& lora, Tape& tape) const;
-  /// d_x null: of the first layer, whose input does not depend on the adapter.
+  /// wants_d_x false: the first layer, whose input does not depend on the adapter.
   void layer_backward(int index, Matrix& d_x, bool wants_d_x, const Batch& batch, LoraPass& lora,
                       const Tape& tape) const;
   void make_rope(const Batch& batch, Tape& tape) const;

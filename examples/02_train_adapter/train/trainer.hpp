@@ -17,7 +17,6 @@ struct TrainOptions {
   std::int64_t num_steps = 300;
   std::int64_t num_sequences = 64;  ///< of a batch
   float learning_rate = 3e-3f;      ///< the largest
-  std::uint64_t seed = 1;
 };
 
 struct Progress {

@@ -1,67 +1,28 @@
-// What save_adapter() writes is read back bit for bit, with the scalings that were meant; what
-// cannot be written leaves the folder as it was.
+// What save_adapter() writes is read back bit for bit, with the scalings that were meant.
 #include <doctest/doctest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <set>
-#include <sstream>
+#include <string>
+#include <vector>
 
-#include "adapter/new_file.hpp"
 #include "files.hpp"
 #include "llama_targets.hpp"
 #include "rankfold/save_adapter.hpp"
+#include "save_model.hpp"
 
 using namespace adapter_tests;  // NOLINT
 using rankfold::Adapter;
 using rankfold::AdapterBinding;
-using rankfold::AdapterWeights;
 using rankfold::ConstTensorView;
-using rankfold::SliceSpec;
 using rankfold::StatusCode;
-using rankfold::TargetKind;
-using rankfold::TargetSpec;
 
 namespace {
 
-namespace fs = std::filesystem;
-
 const std::string kPeft = RANKFOLD_SOURCE_DIR "/tests/data/peft_llama/adapters/";
 const std::string kMoe = RANKFOLD_SOURCE_DIR "/tests/data/peft_moe/adapters/experts_r4";
-const std::string kTasks = RANKFOLD_SOURCE_DIR "/examples/01_string_tasks/data/adapters/";
-
-struct Folder {
-  fs::path path =
-      fs::temp_directory_path() / ("rankfold_save_" + std::to_string(::getpid()) + "_" +
-                                   std::to_string(reinterpret_cast<std::uintptr_t>(this)));
-  Folder() { fs::create_directories(path); }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const char* name) const { return (path / name).string(); }
-  std::set<std::string> names() const {
-    std::set<std::string> found;
-    for (const auto& entry : fs::directory_iterator(path)) {
-      found.insert(entry.path().filename().string());
-    }
-    return found;
-  }
-};
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Dense bytes of a view.
 std::vector<std::byte> bytes_of(const ConstTensorView& view) {
@@ -112,35 +73,6 @@ void check_equal(const Adapter& got, const Adapter& wanted) {
     CHECK(bytes_of(one.bias) == bytes_of(other.bias));
   }
 }
-
-// A small model: q, k, v fused; one plain linear layer; an embedding.
-struct Model {
-  SliceSpec qkv[3] = {{.module = "layers.0.q_proj", .out = 6},
-                      {.module = "layers.0.k_proj", .out = 2},
-                      {.module = "layers.0.v_proj", .out = 2}};
-  SliceSpec down{.module = "layers.0.down_proj", .out = 4};
-  SliceSpec embed{.module = "embed_tokens", .out = 4};
-  std::vector<TargetSpec> targets = {
-      {.key = "qkv", .num_slices = 3, .slices = qkv, .in = 4},
-      {.key = "down", .num_slices = 1, .slices = &down, .in = 8},
-      {.key = "embed", .kind = TargetKind::embedding, .num_slices = 1, .slices = &embed, .in = 9}};
-  std::vector<float> numbers = std::vector<float>(400);
-  Model() {
-    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i) + 0.25f;
-  }
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
-
-  AdapterWeights weights(std::int32_t target, std::int32_t slice, std::int64_t rank,
-                         double alpha) const {
-    const TargetSpec& spec = targets[static_cast<std::size_t>(target)];
-    return {.target = target,
-            .slice = slice,
-            .alpha = alpha,
-            .a = rankfold::const_matrix(numbers.data() + slice, rank, spec.in),
-            .b = rankfold::const_matrix(numbers.data() + 7 + slice, spec.slices[slice].out, rank)};
-  }
-};
 
 }  // namespace
 
@@ -368,137 +300,4 @@ TEST_CASE("saving: windows of a sharded module are refused, all of its windows a
   windows[0] = {.module = "gate_up", .out = 2};
   targets[0].in_full = 8;
   refused({"4 of 8 columns"});
-}
-
-TEST_CASE("saving: bad weights are refused by name, before anything is written") {
-  const Folder folder;
-  const Model model;
-  const auto refused = [&](auto change, const std::vector<std::string>& parts) {
-    std::vector<AdapterWeights> weights = {model.weights(0, 0, 2, 4), model.weights(1, 0, 2, 4)};
-    change(weights);
-    check_error(rankfold::save_adapter(folder / "a", model.targets, weights),
-                StatusCode::invalid_argument, parts);
-    CHECK(folder.names().empty());
-  };
-  using List = std::vector<AdapterWeights>;
-  refused([](List& w) { w.clear(); }, {"weights", "empty"});
-  refused([](List& w) { w[1].target = 3; }, {"weights[1].target is 3"});
-  refused([](List& w) { w[0].slice = -1; }, {"weights[0].slice is -1"});
-  refused([](List& w) { w[0].expert = 1; }, {"weights[0].expert is 1"});
-  refused([](List& w) { w[1] = w[0]; }, {"weights[1]", "second time"});
-  refused([](List& w) { w[1].alpha = NAN; }, {"weights[1].alpha"});
-  refused([](List& w) { w[1].alpha = -1; }, {"weights[1].alpha is -1"});
-  refused([](List& w) { w[0].a = {}; }, {"weights[0].a", "not given"});
-  refused([](List& w) { w[0].a.data = nullptr; }, {"weights[0].a", "null"});
-  refused([](List& w) { w[0].a.dtype = rankfold::DType::f64; }, {"weights[0].a is f64"});
-  refused([](List& w) { w[0].a.sizes[1] = 5; }, {"weights[0].a is f32 [2, 5]", "in 4"});
-  refused([](List& w) { w[0].a.sizes[0] = 0; }, {"weights[0].a is f32 [0, 4]", "rank"});
-  refused([](List& w) { w[0].b.sizes[1] = 3; }, {"weights[0].b is f32 [6, 3]", "[6, 2]"});
-  refused([](List& w) { w[0].b.device.type = rankfold::DeviceType::cuda; },
-          {"weights[0].b", "host memory"});
-  refused([](List& w) { w[1].bias = rankfold::const_vector<float>(nullptr, 4); },
-          {"weights[1].bias", "null"});
-  refused([&](List& w) { w[1].bias = rankfold::const_vector(model.numbers.data(), 3); },
-          {"weights[1].bias is f32 [3]", "[4]"});
-
-  const std::vector<AdapterWeights> weights = {model.weights(0, 0, 2, 4)};
-  const auto bad_options = [&](const rankfold::SaveAdapterOptions& options, const char* part) {
-    check_error(rankfold::save_adapter(folder / "a", model.targets, weights, options),
-                StatusCode::invalid_argument, {part});
-    CHECK(folder.names().empty());
-  };
-  bad_options({.dropout = 1}, "options.dropout");
-  bad_options({.scaling = static_cast<rankfold::ScalingRule>(2)}, "options.scaling");
-  bad_options({.base_model = "\xff"}, "UTF-8");
-  check_error(rankfold::save_adapter("", model.targets, weights), StatusCode::invalid_argument,
-              {"directory"});
-
-  Model long_name;
-  const std::string path(513, 'a');
-  long_name.down.module = path.c_str();
-  check_error(
-      rankfold::save_adapter(folder / "a", long_name.targets, {{long_name.weights(1, 0, 2, 4)}}),
-      StatusCode::unsupported, {"513 bytes"});
-  long_name.down.module = "a.lora_A.weight.b";
-  check_error(
-      rankfold::save_adapter(folder / "a", long_name.targets, {{long_name.weights(1, 0, 2, 4)}}),
-      StatusCode::unsupported, {"means something else"});
-  CHECK(folder.names().empty());
-}
-
-TEST_CASE("saving: an error while writing leaves what was there, and nothing else") {
-  const Folder folder;
-  const Model model;
-  const std::vector<AdapterWeights> old = {model.weights(0, 0, 2, 4)};
-  const std::vector<AdapterWeights> young = {model.weights(1, 0, 3, 6)};
-  const std::string path = folder.path.string();
-  REQUIRE(rankfold::save_adapter(path, model.targets, old).ok());
-  const std::set<std::string> both = {"adapter_config.json", "adapter_model.safetensors"};
-  CHECK(folder.names() == both);
-  const std::string config = text_of(folder / "adapter_config.json");
-  const std::string tensors = text_of(folder / "adapter_model.safetensors");
-  const auto check_untouched = [&] {
-    CHECK(folder.names() == both);
-    CHECK(text_of(folder / "adapter_config.json") == config);
-    CHECK(text_of(folder / "adapter_model.safetensors") == tensors);
-  };
-
-  {  // no room for the tensors: files may have 600 bytes, as on a full disk
-    rlimit limit{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-    const rlimit small{600, limit.rlim_max};
-    void (*const handler)(int) = std::signal(SIGXFSZ, SIG_IGN);
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    std::vector<AdapterWeights> large = {model.weights(1, 0, 12, 6)};
-    const auto status = rankfold::save_adapter(path, model.targets, large);
-    const auto elsewhere = rankfold::save_adapter(folder / "new/a", model.targets, large);
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    std::signal(SIGXFSZ, handler);
-    check_error(status, StatusCode::invalid_argument, {"cannot write", path});
-    check_error(elsewhere, StatusCode::invalid_argument, {"cannot write", "new/a"});
-    check_untouched();
-  }
-  {  // a name that is taken by something else
-    fs::remove(folder / "adapter_model.safetensors");
-    fs::create_directory(folder / "adapter_model.safetensors");
-    check_error(rankfold::save_adapter(path, model.targets, young), StatusCode::invalid_argument,
-                {"adapter_model.safetensors", "not a regular file"});
-    CHECK(folder.names() == both);
-    CHECK(text_of(folder / "adapter_config.json") == config);
-    fs::remove(folder / "adapter_model.safetensors");
-  }
-  check_error(rankfold::save_adapter(folder / "adapter_config.json/x", model.targets, young),
-              StatusCode::invalid_argument, {"adapter_config.json/x"});
-
-  REQUIRE(rankfold::save_adapter(path, model.targets, young).ok());
-  CHECK(folder.names() == both);
-  const auto read = rankfold::load_adapter(path, model.targets);
-  REQUIRE_MESSAGE(read.ok(), read.status().message());
-  CHECK(read->bindings()[0].rank == 3);
-}
-
-TEST_CASE("a new file brings back what was there unless it is settled") {
-  const Folder folder;
-  const std::string path = folder / "file";
-  std::ofstream(path) << "old";
-  {
-    auto file = rankfold::detail::NewFile::create(path);
-    REQUIRE(file.ok());
-    REQUIRE(file->write("new", 3).ok());
-    CHECK(text_of(path) == "old");
-    REQUIRE(file->set_aside().ok());
-    CHECK(!fs::exists(path));
-    REQUIRE(file->publish().ok());
-    CHECK(text_of(path) == "new");
-  }
-  CHECK(text_of(path) == "old");
-  CHECK(folder.names() == std::set<std::string>{"file"});
-  fs::create_symlink("file", folder / "link");
-  auto file = rankfold::detail::NewFile::create(folder / "link");
-  REQUIRE(file.ok());
-  REQUIRE(file->write("new", 3).ok());
-  REQUIRE(file->publish().ok());
-  file->settle();
-  CHECK(fs::is_symlink(folder / "link"));
-  CHECK(text_of(path) == "new");
 }
