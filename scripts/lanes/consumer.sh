@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # rankfold as others get it: installed (static and shared) and found by find_package, by pkg-config,
-# and as a subdirectory; the README's first program; the example of ./run demo.
+# and as a subdirectory; the README's first program; the examples of ./run demo and ./run train.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 work="$root/build/consumer"
@@ -48,6 +48,7 @@ quiet ctest --test-dir "$work/static_consumer" --output-on-failure
 "$work/static_consumer/consumer"
 first_program static_first_program "$work/static"
 project examples/01_string_tasks static_example -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
+project examples/02_train_adapter static_train_adapter -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
 project examples/03_swap_under_load static_swap -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
 
 say "pkg-config, static"

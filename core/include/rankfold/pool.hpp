@@ -132,8 +132,8 @@ class RANKFOLD_EXPORT AdapterPool {
   /// streams named; the memory of what was there returns after an event that all of them reach.
   /// Targets that the adapter lacks become rank 0 in the slot. `step_streams` must name every
   /// stream on which steps run. Never waits, except in a deferred load: for a free part of the
-  /// staging ring (a ring of the largest adapter's size avoids it), and for memory that is on its way
-  /// back from adapters which left before.
+  /// staging ring (a ring of the largest adapter's size avoids it), and for memory that is on its
+  /// way back from adapters which left before.
   ///
   /// Errors: no_room (what could be evicted has been pinned meanwhile), cancelled, device_error,
   /// invalid_argument. `pending` is consumed by success alone: after no_room, and after a

@@ -15,6 +15,7 @@
 #include "rankfold/problem.hpp"
 #include "rankfold/registry.hpp"
 #include "rankfold/safetensors.hpp"
+#include "rankfold/save_adapter.hpp"
 #include "rankfold/status.hpp"
 #include "rankfold/stream.hpp"
 #include "rankfold/target_spec.hpp"

@@ -81,7 +81,8 @@ struct SafetensorsTensor {
 };
 
 /// Writes a file that read() accepts, tensors in the order given, the header padded to 8 bytes.
-/// Errors: invalid_argument (a name twice, a negative size, the file cannot be written).
+/// It is written beside its name first and then takes its place at once: a failure leaves what was
+/// there. Errors: invalid_argument (a name twice, a negative size, the file cannot be written).
 RANKFOLD_EXPORT Status write_safetensors(std::string_view path,
                                          std::span<const SafetensorsTensor> tensors,
                                          std::span<const SafetensorsMetadata> metadata = {});

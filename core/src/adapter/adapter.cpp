@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "adapter/file_names.hpp"
 #include "adapter/parsed_adapter.hpp"
 #include "adapter/safetensors_header.hpp"
 #include "guard.hpp"
@@ -12,8 +13,8 @@ RANKFOLD_NAMESPACE_BEGIN
 
 namespace {
 
-constexpr const char* kConfigName = "adapter_config.json";
-constexpr const char* kTensorsName = "adapter_model.safetensors";
+using detail::kConfigName;
+using detail::kTensorsName;
 
 Status check_options(const AdapterOptions& options) {
   if (options.num_allowed_keys < 0 ||

@@ -1,6 +1,5 @@
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
+#include "adapter/safetensors_writer.hpp"
+
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -76,27 +75,12 @@ Status append_tensor(const SafetensorsTensor& tensor, std::uint64_t& offset, std
   return {};
 }
 
-Status write_all(const std::string& path, const std::string& header,
-                 std::span<const SafetensorsTensor> tensors,
-                 const std::vector<std::uint64_t>& bytes) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return invalid("cannot write " + quote(path) + ": " + std::strerror(errno));
-  unsigned char length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
-  bool ok = std::fwrite(length, 1, 8, file) == 8 &&
-            std::fwrite(header.data(), 1, header.size(), file) == header.size();
-  for (std::size_t i = 0; ok && i < tensors.size(); ++i) {
-    if (bytes[i] == 0) continue;
-    ok = std::fwrite(tensors[i].data, 1, bytes[i], file) == bytes[i];
-  }
-  ok = std::fclose(file) == 0 && ok;
-  return ok ? Status() : invalid("cannot write all of " + quote(path));
-}
-
 }  // namespace
 
-Status write_safetensors(std::string_view path, std::span<const SafetensorsTensor> tensors,
-                         std::span<const SafetensorsMetadata> metadata) {
+namespace detail {
+
+Result<SafetensorsStart> make_safetensors_start(std::span<const SafetensorsTensor> tensors,
+                                                std::span<const SafetensorsMetadata> metadata) {
   try {
     std::string header = "{";
     if (Status status = append_metadata(metadata, header); !status.ok()) return status;
@@ -111,19 +95,44 @@ Status write_safetensors(std::string_view path, std::span<const SafetensorsTenso
     header += "}";
     header.append((8 - header.size() % 8) % 8, ' ');
     // What the reader would refuse (a name twice) is not written.
-    if (header.size() > detail::kMaxHeaderBytes) {
+    if (header.size() > kMaxHeaderBytes) {
       return invalid("the header would take " + std::to_string(header.size()) +
-                     " bytes, the most is " + std::to_string(detail::kMaxHeaderBytes));
+                     " bytes, the most is " + std::to_string(kMaxHeaderBytes));
     }
-    if (const auto checked = detail::parse_header(header, offset); !checked) {
+    if (const auto checked = parse_header(header, offset); !checked) {
       return invalid(checked.status().message());
     }
-    return write_all(std::string(path), header, tensors, bytes);
+    std::string text;
+    for (int i = 0; i < 8; ++i) text += static_cast<char>((header.size() >> (8 * i)) & 0xff);
+    return SafetensorsStart{text + header, std::move(bytes)};
   } catch (const nlohmann::json::exception&) {
     return invalid("a name or metadata text is not UTF-8");
-  } catch (...) {
-    return detail::status_of_current_exception();
   }
+}
+
+Status write_safetensors(NewFile& file, const SafetensorsStart& start,
+                         std::span<const SafetensorsTensor> tensors) {
+  if (Status status = file.write(start.text.data(), start.text.size()); !status.ok()) return status;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (Status status = file.write(tensors[i].data, start.bytes[i]); !status.ok()) return status;
+  }
+  return file.finish();
+}
+
+}  // namespace detail
+
+Status write_safetensors(std::string_view path, std::span<const SafetensorsTensor> tensors,
+                         std::span<const SafetensorsMetadata> metadata) {
+  return detail::guarded([&]() -> Status {
+    const auto start = detail::make_safetensors_start(tensors, metadata);
+    if (!start) return start.status();
+    auto file = detail::NewFile::create(std::string(path));
+    if (!file) return file.status();
+    Status status = detail::write_safetensors(*file, *start, tensors);
+    if (status.ok()) status = file->publish();
+    if (status.ok()) file->settle();
+    return status;
+  });
 }
 
 RANKFOLD_NAMESPACE_END

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "moe/model.hpp"
+#include "model.hpp"
 
 namespace moe {
 

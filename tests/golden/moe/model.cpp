@@ -1,4 +1,4 @@
-#include "moe/model.hpp"
+#include "model.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -277,6 +277,16 @@ typedef struct {
   const char* const* allowed_keys;
 } C_AdapterOptions;
 typedef struct {
+  int32_t target, slice, expert, reserved;
+  double alpha;
+  C_ConstTensorView a, b, bias;
+} C_AdapterWeights;
+typedef struct {
+  int32_t scaling, reserved;
+  double dropout;
+  const char *base_model, *task_type;
+} C_SaveAdapterOptions;
+typedef struct {
   int32_t slot, reserved;
   uint64_t version;
 } C_AdapterHandle;
