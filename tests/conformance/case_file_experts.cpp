@@ -52,10 +52,10 @@ void check_offsets(CaseFields& fields, const HostCall& call) {
 template <class Value>
 Value read_word(CaseFields& fields, const std::string& name, const char* first, Value first_value,
                 const char* second, Value second_value) {
-  const std::string text = fields.attribute(name).value_or("");
+  const auto text = fields.attribute(name);
   if (text != first && text != second) {
-    fields.fail("attribute " + name + " is " + CaseFields::quote(text) + "; it should be " + first +
-                " or " + second);
+    fields.fail("attribute " + name + " is " + (text ? CaseFields::quote(*text) : "missing") +
+                "; it should be " + first + " or " + second);
   }
   return text == second ? second_value : first_value;
 }
