@@ -206,12 +206,12 @@ TEST_CASE("group_tokens: what a file expects of it is its defined part, all of i
                    {"expect.segment_slots", {DType::i32, {2}, {0, 2}}},
                    {"expect.num_segments", {DType::i32, {1}, {2}}}};
   CHECK(group.run().verdict == Verdict::passed);
-  for (const auto& [name, sizes] :
-       {std::pair{"expect.token_order", std::vector<std::int64_t>{2, 4, 5}},
-        {"expect.segment_offsets", {2, 5}},
-        {"expect.segment_slots", {1, 4}},
-        {"expect.num_segments", {0, 2}}}) {
-    for (const std::int64_t size : sizes) {
+  for (const auto& array : {std::pair{"expect.token_order", std::vector<std::int64_t>{2, 4, 5}},
+                            {"expect.segment_offsets", {2, 5}},
+                            {"expect.segment_slots", {1, 4}},
+                            {"expect.num_segments", {0, 2}}}) {
+    const std::string name = array.first;  // clang 14 lets no lambda see a binding
+    for (const std::int64_t size : array.second) {
       CAPTURE(name);
       CAPTURE(size);
       Draft draft = group;
@@ -238,15 +238,15 @@ TEST_CASE("group_tokens: what a file expects of it is its defined part, all of i
   empty.tensors["expect.num_segments"].values[0] = 1;
   CHECK(empty.run().verdict == Verdict::failed);
 
-  for (const auto& [key, value] : {std::pair{"strategy", "auto"},
-                                   {"batch_invariant", "1"},
-                                   {"y_mode", "overwrite"},
-                                   {"x_row_stride", "9"},
-                                   {"y_row_stride", "9"},
-                                   {"addressing", "tokens"}}) {
-    CAPTURE(key);
+  for (const auto& attribute : {std::pair{"strategy", "auto"},
+                                {"batch_invariant", "1"},
+                                {"y_mode", "overwrite"},
+                                {"x_row_stride", "9"},
+                                {"y_row_stride", "9"},
+                                {"addressing", "tokens"}}) {
+    CAPTURE(attribute.first);
     Draft draft = group;
-    draft.attributes[key] = value;
+    draft.attributes[attribute.first] = attribute.second;
     CHECK(draft.run().verdict == Verdict::passed);
   }
   group.attributes["strategy"] = "grouped";
