@@ -50,10 +50,11 @@ std::int64_t allocations_of(LoraBackend& backend, const CallSpec& spec, StreamMo
   return count;
 }
 
-constexpr Op kOps[] = {
-    Op::group_tokens,    Op::shrink,         Op::expand,         Op::apply_linear, Op::gather_shrink,
-    Op::apply_embedding, Op::shrink_experts, Op::expand_experts, Op::apply_experts,
-    Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
+constexpr Op kOps[] = {Op::group_tokens,      Op::shrink,         Op::expand,
+                       Op::apply_linear,      Op::gather_shrink,  Op::apply_embedding,
+                       Op::shrink_experts,    Op::expand_experts, Op::apply_experts,
+                       Op::forward,           Op::backward,       Op::forward_embedding,
+                       Op::backward_embedding};
 
 }  // namespace
 
