@@ -2,6 +2,8 @@
 // x (or over the columns of an embedding).
 #pragma once
 
+#include <algorithm>
+
 #include "parallel.hpp"
 #include "phases.hpp"
 #include "rankfold/arguments.hpp"

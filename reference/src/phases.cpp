@@ -211,9 +211,8 @@ void ExpandPhase::run(std::int64_t item, int lane) noexcept {
   const std::int64_t begin = piece * columns;
   const std::int64_t end = std::min(begin + columns, shape.out[slice]);
   auto* const y = static_cast<std::byte*>(y_.data) + y_column * static_cast<std::int64_t>(y_bytes);
-  // Without A nobody has written h, unless the caller brought it.
-  const bool given = h_.by_row && !h_.zero_rest && !h_.made_here;
-  const bool bound = entry.b != nullptr && (given || entry.a != nullptr);
+  // Without A nobody has written an h of this operation.
+  const bool bound = entry.b != nullptr && (!h_.made_here || entry.a != nullptr);
   const std::int64_t rank = bound ? entry_rank(entry, shape) : 0;
   if (rank == 0) {
     if (mode_ == YMode::overwrite) {

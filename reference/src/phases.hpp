@@ -29,9 +29,11 @@ struct HiddenRows {
   }
 };
 
+/// An h that the operation writes for the caller.
 inline HiddenRows hidden_rows(const TensorView& h) noexcept {
-  return {static_cast<float*>(h.data), h.strides[0], true, true, false};
+  return {static_cast<float*>(h.data), h.strides[0], true, true, true};
 }
+/// An h that stays in the workspace.
 inline HiddenRows hidden_rows(const WorkspaceParts& parts, const TableShape& shape) noexcept {
   return {parts.h, std::int64_t{shape.num_slices} * shape.max_rank, false, false, true};
 }
