@@ -1,6 +1,7 @@
 // A line of the case table, and how the files of cases add theirs.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -48,6 +49,12 @@ class CaseList {
   std::vector<Case>& cases_;
 };
 
+// For names of cases.
+inline std::string name_of(Op op) { return rankfold::to_string(op); }
+inline std::string number(std::int64_t value) { return std::to_string(value); }
+
+inline constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
+
 // One function a file of cases.
 void add_group_tokens_cases(CaseList& list);
 void add_shape_cases(CaseList& list);
@@ -64,6 +71,7 @@ void add_invariance_cases(CaseList& list);
 void add_table_cases(CaseList& list);
 void add_refusal_cases(CaseList& list);
 void add_experts_cases(CaseList& list);
+void add_experts_number_cases(CaseList& list);
 void add_experts_window_cases(CaseList& list);
 void add_experts_step_cases(CaseList& list);
 void add_forward_cases(CaseList& list);

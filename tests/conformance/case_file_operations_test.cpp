@@ -2,31 +2,17 @@
 // through a file, and what the files of these operations cannot mean is refused by name.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "case_file.hpp"
-#include "conformance.hpp"
-#include "host_tensor.hpp"
-#include "naive_backend.hpp"
+#include "case_file_draft.hpp"
 #include "rankfold/safetensors.hpp"
 
 namespace rankfold::conformance {
 
 namespace {
-
-struct TemporaryFile {
-  TemporaryFile()
-      : path((std::filesystem::temp_directory_path() /
-              ("rankfold_case_ops_" + std::to_string(::getpid()) + ".safetensors"))
-                 .string()) {}
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  std::string path;
-};
 
 // A case of the table as a file in memory, to be changed.
 struct Draft {
@@ -47,31 +33,9 @@ struct Draft {
   }
 
   CaseResult run(Mutation mutation = Mutation::none) const {
-    const TemporaryFile file;
-    std::vector<SafetensorsTensor> views;
-    for (const auto& [name, tensor] : tensors) {
-      SafetensorsTensor view;
-      view.name = name.c_str();
-      view.dtype = tensor.dtype;
-      view.num_dims = static_cast<std::int32_t>(tensor.sizes.size());
-      std::copy(tensor.sizes.begin(), tensor.sizes.end(), view.sizes);
-      view.data = tensor.bytes.data();
-      views.push_back(view);
-    }
-    std::vector<SafetensorsMetadata> metadata;
-    for (const auto& [key, value] : attributes) metadata.push_back({key.c_str(), value.c_str()});
-    const Status status = write_safetensors(file.path, views, metadata);
-    REQUIRE_MESSAGE(status.ok(), status.message());
-    NaiveBackend backend(mutation);
-    return run_case_file(backend, file.path, {});
+    return run_draft(attributes, tensors, mutation);
   }
-
-  void refused(const std::string& named) const {
-    const CaseResult result = run();
-    CHECK(result.verdict == Verdict::failed);
-    CHECK_MESSAGE(result.message.find(named) != std::string::npos, result.message, " names ",
-                  named);
-  }
+  void refused(const std::string& named) const { check_refused(run(), named); }
 };
 
 constexpr const char* kCases[] = {

@@ -2,32 +2,18 @@
 // file as well, and files that cannot be meant are refused by naming what is wrong.
 #include <doctest/doctest.h>
 
-#include <unistd.h>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "call_spec.hpp"
 #include "case.hpp"
-#include "conformance.hpp"
-#include "naive_backend.hpp"
-#include "rankfold/safetensors.hpp"
+#include "case_file_draft.hpp"
 
 namespace rankfold::conformance {
 
 namespace {
-
-// A file in the temporary folder, removed with the object.
-struct TemporaryFile {
-  TemporaryFile()
-      : path((std::filesystem::temp_directory_path() /
-              ("rankfold_case_" + std::to_string(::getpid()) + ".safetensors"))
-                 .string()) {}
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  std::string path;
-};
 
 struct Tensor {
   DType dtype;
@@ -47,41 +33,20 @@ struct Draft {
                                            {"b.0.0", {DType::f32, {2, 1}, {3, 4}}},
                                            {"expect.y", {DType::f64, {2, 2}, {-11, -15, 7, 8}}}};
 
-  void write(const std::string& path) const {
-    std::vector<testing::HostTensor> values;
-    values.reserve(tensors.size());
-    std::vector<SafetensorsTensor> views;
-    for (const auto& [name, tensor] : tensors) {
-      values.emplace_back(tensor.dtype, tensor.sizes);
-      for (std::size_t i = 0; i < tensor.values.size(); ++i) {
-        values.back().set(static_cast<std::int64_t>(i), tensor.values[i]);
-      }
-      SafetensorsTensor view;
-      view.name = name.c_str();
-      view.dtype = tensor.dtype;
-      view.num_dims = static_cast<std::int32_t>(tensor.sizes.size());
-      std::copy(tensor.sizes.begin(), tensor.sizes.end(), view.sizes);
-      view.data = values.back().bytes.data();
-      views.push_back(view);
-    }
-    std::vector<SafetensorsMetadata> metadata;
-    for (const auto& [key, value] : attributes) metadata.push_back({key.c_str(), value.c_str()});
-    const Status status = write_safetensors(path, views, metadata);
-    REQUIRE_MESSAGE(status.ok(), status.message());
-  }
-
   CaseResult run(Mutation mutation = Mutation::none) const {
-    const TemporaryFile file;
-    write(file.path);
-    NaiveBackend backend(mutation);
-    return run_case_file(backend, file.path, {});
+    std::map<std::string, testing::HostTensor> written;
+    for (const auto& [name, tensor] : tensors) {
+      testing::HostTensor& values = written[name] = {tensor.dtype, tensor.sizes};
+      for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+        values.set(static_cast<std::int64_t>(i), tensor.values[i]);
+      }
+    }
+    return run_draft(attributes, written, mutation);
   }
 };
 
 void check_refused(const Draft& draft, const std::string& named) {
-  const CaseResult result = draft.run();
-  CHECK(result.verdict == Verdict::failed);
-  CHECK_MESSAGE(result.message.find(named) != std::string::npos, result.message, " names ", named);
+  conformance::check_refused(draft.run(), named);
 }
 
 }  // namespace

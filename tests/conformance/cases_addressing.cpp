@@ -15,8 +15,6 @@ constexpr Op kLinearOps[] = {Op::shrink, Op::expand, Op::apply_linear};
 constexpr Op kAllOps[] = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
                           Op::apply_embedding};
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 CallSpec small(Op op) {
   CallSpec spec;
   spec.op = op;

@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "case.hpp"
+#include "cases_training.hpp"
 #include "check_call.hpp"
 
 namespace rankfold::conformance {
@@ -13,12 +13,8 @@ using testing::HostCall;
 
 namespace {
 
-constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
 constexpr Op kOps[] = {Op::backward, Op::backward_embedding};
 constexpr std::uint32_t kAll = kOutputDx | kOutputDa | kOutputDb | kOutputDbias | kOutputDs;
-
-std::string name_of(Op op) { return rankfold::to_string(op); }
-std::string number(std::int64_t value) { return std::to_string(value); }
 
 CallSpec small(Op op) {
   CallSpec spec;
@@ -145,18 +141,8 @@ void add_shapes(CaseList& list) {
     }
     CallSpec spec = small(op);
     spec.gives_h = true;
-    spec.x_gap = 3;
     spec.dx_gap = 2;
-    spec.h_gap = 5;
-    spec.y_gap = 7;
-    spec.a_gap = 1;
-    spec.b_gap = 9;
-    spec.slot_gap = 2;
-    list.call(name_of(op) + "/layout/strided", "NaN in every gap stays there and is not read",
-              spec);
-    spec.misalignment = 1;
-    list.call(name_of(op) + "/layout/misaligned", "A5: addresses aligned to their element alone",
-              spec);
+    add_strided(list, spec);
   }
   CallSpec broadcast = small(Op::backward);
   broadcast.broadcast_x = true;
@@ -239,17 +225,6 @@ void add_dtypes(CaseList& list) {
   }
 }
 
-struct Drop {
-  const char* name;
-  Dropout dropout;
-};
-constexpr Drop kDrops[] = {{"half", {7, 0, 0.5f, 0}},
-                           {"quarter_of_row_1000", {0x123456789abcdef0u, 1000, 0.25f, 0}},
-                           {"most", {0xffffffff00000001u, 3, 0.75f, 0}},
-                           {"row_2_32", {42, (std::int64_t{1} << 32) - 5, 0.5f, 0}},
-                           {"tenth", {99, 17, 0.1f, 0}},
-                           {"almost_all", {1, 0, 0.999f, 0}}};
-
 void add_dropout(CaseList& list) {
   for (const Drop& drop : kDrops) {
     for (const bool gives_h : {false, true}) {
@@ -257,8 +232,7 @@ void add_dropout(CaseList& list) {
       spec.dropout = drop.dropout;
       spec.gives_h = gives_h;
       spec.form = gives_h ? AddressingForm::grouped_by_backend : AddressingForm::tokens;
-      const bool exact = drop.dropout.p == 0.5f || drop.dropout.p == 0.75f;
-      spec.fill = exact ? Fill::exact : Fill::random;
+      spec.fill = drop.fill();
       list.call("backward/dropout/" + std::string(drop.name) + (gives_h ? "/h_given" : "/no_h"),
                 "the mask of forward in dx and dA, and in h where it is computed again", spec);
     }

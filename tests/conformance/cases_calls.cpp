@@ -9,8 +9,6 @@ using testing::Fill;
 
 namespace {
 
-constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
-
 const char* to_string(Fill fill) {
   switch (fill) {
     case Fill::exact:
@@ -22,8 +20,6 @@ const char* to_string(Fill fill) {
   }
   return "?";
 }
-
-std::string number(std::int64_t value) { return std::to_string(value); }
 
 void set_dtypes(CallSpec& spec, DType dtype) { spec.x = spec.y = spec.a = spec.b = dtype; }
 

@@ -1,9 +1,9 @@
-// Banks of experts: routing, dtypes, ranks, options, layouts, numbers; calls judged by the oracle.
+// Banks of experts: routing, dtypes, ranks, options, layouts, windows; calls judged by the oracle.
 #include <cmath>
 #include <limits>
 #include <string>
 
-#include "case.hpp"
+#include "cases_experts.hpp"
 
 namespace rankfold::conformance {
 
@@ -13,36 +13,8 @@ using testing::Routing;
 
 namespace {
 
-constexpr Op kOps[] = {Op::shrink_experts, Op::expand_experts, Op::apply_experts};
-constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
-constexpr ExpertMode kModes[] = {ExpertMode::grouped, ExpertMode::gather};
-constexpr XRows kXRows[] = {XRows::own, XRows::token};
-
-std::string name_of(Op op) { return rankfold::to_string(op); }
-std::string name_of(ExpertMode mode) { return mode == ExpertMode::grouped ? "grouped" : "gather"; }
-std::string name_of(XRows x_rows) { return x_rows == XRows::own ? "own" : "token"; }
-std::string number(std::int64_t value) { return std::to_string(value); }
-
-// Two slices, ranks that differ between slots, experts and slices, 15 of 30 ranks 0 or odd.
-CallSpec small(Op op, ExpertMode mode, XRows x_rows) {
-  CallSpec spec;
-  spec.op = op;
-  spec.mode = mode;
-  spec.x_rows = x_rows;
-  spec.tokens = 19;
-  spec.top_k = 3;
-  spec.in = 40;
-  spec.out = {24, 16};
-  spec.num_experts = 6;
-  spec.expert_base = mode == ExpertMode::gather ? 2 : 0;
-  spec.global_experts = 10;
-  spec.num_slots = 3;
-  spec.ranks = {8, 3, 16, 0, 8, 1, 5};
-  return spec;
-}
-
 void add_routing(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const ExpertMode mode : kModes) {
       for (const XRows x_rows : kXRows) {
         if (op == Op::expand_experts && x_rows == XRows::token) continue;
@@ -51,7 +23,7 @@ void add_routing(CaseList& list) {
                                             {Routing::one, "F8_one"},
                                             {Routing::twice, "F8_twice"},
                                             {Routing::nowhere, "F1_nowhere"}}) {
-          CallSpec spec = small(op, mode, x_rows);
+          CallSpec spec = small_experts(op, mode, x_rows);
           spec.routing = routing;
           const std::string start =
               name_of(op) + "/routing/" + name_of(mode) + "/" + name_of(x_rows) + "/" + name;
@@ -70,10 +42,10 @@ void add_routing(CaseList& list) {
 
 // F1 as it was seen: two tokens, four choices, local experts 3 to 5.
 void add_base(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     const auto add = [&](const std::string& name, std::int32_t base, std::int32_t experts,
                          std::vector<std::int32_t> ids, std::int32_t top_k) {
-      CallSpec spec = small(op, ExpertMode::gather, XRows::token);
+      CallSpec spec = small_experts(op, ExpertMode::gather, XRows::token);
       spec.num_experts = experts;
       spec.expert_base = base;
       spec.global_experts = 0;
@@ -93,10 +65,10 @@ void add_base(CaseList& list) {
     add("far", kMax - 3, 8, {kMax, kMax - 3, kMin, kMin + 1, -1, 0, kMax - 4, -4}, 2);
     add("far_of_5", 5, 4, {kMin, kMin + 3, kMax, 5, 8, 9, kMin + 5, 6}, 2);
   }
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const ExpertMode mode : kModes) {
       for (const std::int64_t tokens : {0, 1}) {
-        CallSpec spec = small(op, mode, XRows::own);
+        CallSpec spec = small_experts(op, mode, XRows::own);
         spec.tokens = tokens;
         spec.top_k = 1;
         spec.num_experts = 128;
@@ -110,7 +82,7 @@ void add_base(CaseList& list) {
                   "F3, C2: one row or none in a bank of 128 experts", spec);
       }
       for (const std::int64_t tokens : {2, 16, 33, 128}) {
-        CallSpec spec = small(op, mode, XRows::token);
+        CallSpec spec = small_experts(op, mode, XRows::token);
         spec.tokens = tokens;
         spec.fill = tokens == 33 ? Fill::random : Fill::exact;
         list.call(name_of(op) + "/tokens/" + name_of(mode) + "_T" + number(tokens),
@@ -123,7 +95,7 @@ void add_base(CaseList& list) {
 void add_large_banks(CaseList& list) {
   for (const ExpertMode mode : kModes) {
     for (const Fill fill : {Fill::exact, Fill::random}) {
-      CallSpec spec = small(Op::apply_experts, mode, XRows::token);
+      CallSpec spec = small_experts(Op::apply_experts, mode, XRows::token);
       spec.fill = fill;
       spec.num_experts = spec.global_experts = 512;
       spec.expert_base = 0;
@@ -158,14 +130,14 @@ void add_dtypes(CaseList& list) {
       for (const DType a : kFloats) {
         for (const DType b : kFloats) {
           const bool applies = y == x || y == DType::f32;
-          for (const Op op : kOps) {
+          for (const Op op : kExpertOps) {
             if (op == Op::apply_experts    ? !applies
                 : op == Op::shrink_experts ? y != DType::f32 || b != DType::f32
                                            : x != DType::f32 || a != DType::f32) {
               continue;
             }
             ++turn;
-            CallSpec spec = small(op, kModes[turn % 2], kXRows[turn / 2 % 2]);
+            CallSpec spec = small_experts(op, kModes[turn % 2], kXRows[turn / 2 % 2]);
             spec.fill = turn % 3 == 0 ? Fill::random : Fill::exact;
             spec.x = x;
             spec.y = y;
@@ -187,7 +159,7 @@ void add_dtypes(CaseList& list) {
 void add_ranks(CaseList& list) {
   for (const std::int32_t rank : {1, 2, 4, 7, 8, 15, 16, 17, 32, 33, 64, 65, 128, 256}) {
     for (const ExpertMode mode : kModes) {
-      CallSpec spec = small(Op::apply_experts, mode, XRows::own);
+      CallSpec spec = small_experts(Op::apply_experts, mode, XRows::own);
       spec.tokens = 7;
       spec.ranks = {rank};
       spec.max_rank = rank == 8 ? 64 : 0;
@@ -196,8 +168,8 @@ void add_ranks(CaseList& list) {
                 "A2, A3, A5: every rank equals the oracle", spec);
     }
   }
-  for (const Op op : kOps) {
-    CallSpec spec = small(op, ExpertMode::grouped, XRows::own);
+  for (const Op op : kExpertOps) {
+    CallSpec spec = small_experts(op, ExpertMode::grouped, XRows::own);
     spec.ranks = {0};
     spec.max_rank = 8;
     list.call(name_of(op) + "/rank/all_zero", "rank 0 touches nothing", spec);
@@ -213,7 +185,7 @@ void add_ranks(CaseList& list) {
     for (const ExpertMode mode : kModes) {
       for (const XRows x_rows : kXRows) {
         for (const Op op : {Op::shrink_experts, Op::apply_experts}) {
-          CallSpec spec = small(op, mode, x_rows);
+          CallSpec spec = small_experts(op, mode, x_rows);
           spec.shared_a = shared;
           spec.ranks = {8};
           spec.top_k = 4;
@@ -226,7 +198,7 @@ void add_ranks(CaseList& list) {
 }
 
 void add_options(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const ExpertMode mode : kModes) {
       for (int flags = 1; flags < 32; ++flags) {
         const bool row_weights = (flags & 1) != 0, token_weights = (flags & 2) != 0;
@@ -234,7 +206,7 @@ void add_options(CaseList& list) {
         const bool bias = (flags & 16) != 0;
         if (bias && flags != 16 && flags != 17) continue;
         if (overwrite && op == Op::shrink_experts) continue;
-        CallSpec spec = small(op, mode, flags % 3 == 0 ? XRows::token : XRows::own);
+        CallSpec spec = small_experts(op, mode, flags % 3 == 0 ? XRows::token : XRows::own);
         spec.fill = flags == 3 || flags == 15 ? Fill::random : Fill::exact;
         spec.x = spec.y = kFloats[flags % 3];
         spec.row_weights = row_weights;
@@ -266,11 +238,11 @@ void add_options(CaseList& list) {
 }
 
 void add_layouts(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const ExpertMode mode : kModes) {
       for (const XRows x_rows : kXRows) {
         if (op == Op::expand_experts && x_rows == XRows::token) continue;
-        CallSpec spec = small(op, mode, x_rows);
+        CallSpec spec = small_experts(op, mode, x_rows);
         const std::string end = name_of(mode) + "/" + name_of(x_rows);
         spec.row_weights = true;
         spec.x_gap = 3;
@@ -298,7 +270,7 @@ void add_windows(CaseList& list) {
   struct Window {
     std::int64_t begin, end, bound;
   };
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const ExpertMode mode : kModes) {
       for (const XRows x_rows : kXRows) {
         if (op == Op::expand_experts && x_rows == XRows::token) continue;
@@ -311,7 +283,7 @@ void add_windows(CaseList& list) {
                                      {0, 0, 0}}) {
           for (const YMode y_mode : {YMode::accumulate, YMode::overwrite}) {
             if (y_mode == YMode::overwrite && op == Op::shrink_experts) continue;
-            CallSpec spec = small(op, mode, x_rows);
+            CallSpec spec = small_experts(op, mode, x_rows);
             spec.row_begin = window.begin;
             spec.row_end = window.end;
             spec.bound_rows = window.bound;
@@ -328,81 +300,6 @@ void add_windows(CaseList& list) {
   }
 }
 
-void add_numbers(CaseList& list) {
-  for (const DType dtype : kFloats) {
-    CallSpec spec = small(Op::apply_experts, ExpertMode::grouped, XRows::own);
-    spec.fill = Fill::cancelling;
-    spec.x = spec.y = spec.a = spec.b = dtype;
-    spec.in = 256;
-    spec.out = {64};
-    spec.num_experts = 2;
-    spec.num_slots = 2;
-    spec.ranks = {256};
-    spec.global_experts = 0;
-    spec.x_scale = dtype == DType::f16 ? 4e-3 : 1.0;
-    list.call("apply_experts/cancelling/" + std::string(rankfold::to_string(dtype)),
-              "F7: terms that cancel need a float32 rank vector", spec);
-    spec.fill = Fill::random;
-    spec.x_scale = 1.0;
-    spec.in = 1024;
-    spec.ranks = {16};
-    list.call("apply_experts/accumulation/" + std::string(rankfold::to_string(dtype)),
-              "float32 products: TF32 and half accumulation fail this", spec);
-  }
-}
-
-// NaN where no row that is computed may look: x and weights of rows without expert or adapter.
-void poison_unused_rows(HostCall& call) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  std::vector<bool> used(static_cast<std::size_t>(call.x.rows()), false);
-  const auto routes = testing::routes_of(call);
-  for (std::size_t row = 0; row < routes.size(); ++row) {
-    if (routes[row].slot >= 0) {
-      used[static_cast<std::size_t>(routes[row].x_row)] = true;
-    } else if (!call.experts.row_weights.empty()) {
-      call.experts.row_weights[row] = std::numeric_limits<float>::quiet_NaN();
-    }
-  }
-  for (std::int64_t i = 0; i < call.x.count(); ++i) {
-    if (!used[static_cast<std::size_t>(i / call.x.columns())]) call.x.set(i, kNan);
-  }
-}
-
-void add_isolation(CaseList& list) {
-  for (const double bad :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    const std::string what = std::isnan(bad) ? "nan" : "inf";
-    for (const ExpertMode mode : kModes) {
-      for (const XRows x_rows : kXRows) {
-        const std::string end = what + "/" + name_of(mode) + "/" + name_of(x_rows);
-        CallSpec spec = small(Op::apply_experts, mode, x_rows);
-        spec.fill = Fill::random;
-        spec.row_weights = true;
-        spec.adjust_data = [bad](HostCall& call) {
-          for (std::int64_t i = 0; i < call.x.columns(); ++i) {
-            call.x.set(3 * call.x.columns() + i, bad);
-          }
-        };
-        list.call("apply_experts/isolation/row_" + end, "a row's NaN reaches no other row", spec);
-        spec.adjust_data = [bad](HostCall& call) {
-          for (const std::int64_t expert : {0, 3}) {
-            const auto e = static_cast<std::size_t>(testing::entry_index(call.shape, 1, expert, 0));
-            for (testing::HostTensor* tensor : {&call.entries[e].a, &call.entries[e].b}) {
-              for (std::int64_t i = 0; i < tensor->count(); i += 3) tensor->set(i, bad);
-            }
-          }
-        };
-        list.call("apply_experts/isolation/expert_" + end,
-                  "an expert's NaN reaches no row of another", spec);
-        if (std::isinf(bad)) continue;
-        spec.adjust_data = poison_unused_rows;
-        list.call("apply_experts/isolation/unused_" + end,
-                  "F1, F3: rows that are not computed are not looked at", spec);
-      }
-    }
-  }
-}
-
 }  // namespace
 
 void add_experts_cases(CaseList& list) {
@@ -414,8 +311,6 @@ void add_experts_cases(CaseList& list) {
   add_options(list);
   add_layouts(list);
   add_windows(list);
-  add_numbers(list);
-  add_isolation(list);
 }
 
 }  // namespace rankfold::conformance

@@ -2,6 +2,7 @@
 #include <limits>
 #include <string>
 
+#include "cases_experts.hpp"
 #include "check_call.hpp"
 #include "refusals.hpp"
 
@@ -12,10 +13,7 @@ using testing::Routing;
 
 namespace {
 
-constexpr Op kOps[] = {Op::shrink_experts, Op::expand_experts, Op::apply_experts};
 constexpr auto kInvalid = StatusCode::invalid_argument;
-
-std::string name_of(Op op) { return rankfold::to_string(op); }
 
 CallSpec step_spec(Op op, ExpertMode mode) {
   CallSpec spec;
@@ -133,7 +131,7 @@ void add_refusals(CaseList& list, Op op) {
 }  // namespace
 
 void add_experts_step_cases(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const auto& [mode, mode_name] :
          {std::pair{ExpertMode::grouped, "grouped"}, {ExpertMode::gather, "gather"}}) {
       const CallSpec spec = step_spec(op, mode);

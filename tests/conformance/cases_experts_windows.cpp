@@ -2,7 +2,7 @@
 #include <cstring>
 #include <string>
 
-#include "case.hpp"
+#include "cases_experts.hpp"
 #include "check_call.hpp"
 #include "invariance.hpp"
 
@@ -14,10 +14,6 @@ using testing::HostTensor;
 using testing::Routing;
 
 namespace {
-
-constexpr Op kOps[] = {Op::shrink_experts, Op::expand_experts, Op::apply_experts};
-
-std::string name_of(Op op) { return rankfold::to_string(op); }
 
 CallSpec invariant_spec(Op op, DType dtype, ExpertMode mode, XRows x_rows) {
   CallSpec spec;
@@ -191,7 +187,7 @@ Outcome check_rows_alone(Session& session, const CallSpec& base) {
 }  // namespace
 
 void add_experts_window_cases(CaseList& list) {
-  for (const Op op : kOps) {
+  for (const Op op : kExpertOps) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const ExpertMode mode : {ExpertMode::grouped, ExpertMode::gather}) {
         for (const XRows x_rows : {XRows::own, XRows::token}) {

@@ -1,7 +1,7 @@
 // forward and forward_embedding: apply_linear and apply_embedding that also return h.
 #include <string>
 
-#include "case.hpp"
+#include "cases_training.hpp"
 
 namespace rankfold::conformance {
 
@@ -9,11 +9,6 @@ using testing::Fill;
 using testing::HostCall;
 
 namespace {
-
-constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
-
-std::string name_of(Op op) { return rankfold::to_string(op); }
-std::string number(std::int64_t value) { return std::to_string(value); }
 
 CallSpec small(Op op) {
   CallSpec spec;
@@ -88,17 +83,7 @@ void add_options(CaseList& list) {
       list.call(name, "options and optional tensors; none of them reaches h", spec);
     }
     CallSpec spec = small(op);
-    spec.x_gap = 3;
-    spec.h_gap = 5;
-    spec.y_gap = 7;
-    spec.a_gap = 1;
-    spec.b_gap = 9;
-    spec.slot_gap = 2;
-    list.call(name_of(op) + "/layout/strided", "NaN in every gap stays there and is not read",
-              spec);
-    spec.misalignment = 1;
-    list.call(name_of(op) + "/layout/misaligned", "A5: addresses aligned to their element alone",
-              spec);
+    add_strided(list, spec);
   }
   int turn = 0;
   for (const DType x : kFloats) {
@@ -157,20 +142,6 @@ void add_options(CaseList& list) {
   }
 }
 
-struct Drop {
-  const char* name;
-  Dropout dropout;
-};
-constexpr Drop kDrops[] = {
-    {"half", {7, 0, 0.5f, 0}},
-    {"quarter_of_row_1000", {0x123456789abcdef0u, 1000, 0.25f, 0}},
-    {"most", {0xffffffff00000001u, 3, 0.75f, 0}},
-    {"row_2_32", {42, (std::int64_t{1} << 32) - 5, 0.5f, 0}},
-    {"tenth", {99, 17, 0.1f, 0}},
-    {"none", {5, 9, 0.0f, 0}},
-    {"almost_all", {1, 0, 0.999f, 0}},
-};
-
 void add_dropout(CaseList& list) {
   for (const Drop& drop : kDrops) {
     for (const auto& [form, form_name] : {std::pair{AddressingForm::tokens, "tokens"},
@@ -178,8 +149,7 @@ void add_dropout(CaseList& list) {
       CallSpec spec = small(Op::forward);
       spec.dropout = drop.dropout;
       spec.form = form;
-      const bool exact = drop.dropout.p == 0.5f || drop.dropout.p == 0.75f || drop.dropout.p == 0;
-      spec.fill = exact ? Fill::exact : Fill::random;
+      spec.fill = drop.fill();
       list.call("forward/dropout/" + std::string(drop.name) + "/" + form_name,
                 "dropout by Philox4x32-10 of seed, row, slice and column", spec);
     }

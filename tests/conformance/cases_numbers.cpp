@@ -13,8 +13,6 @@ using testing::HostCall;
 
 namespace {
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 void set_dtypes(CallSpec& spec, DType dtype) { spec.x = spec.y = spec.a = spec.b = dtype; }
 
 }  // namespace

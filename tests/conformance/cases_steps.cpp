@@ -12,8 +12,6 @@ using testing::HostAddressing;
 
 namespace {
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 CallSpec step_spec(Op op, AddressingForm form) {
   CallSpec spec;
   spec.op = op;

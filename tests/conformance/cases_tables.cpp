@@ -15,8 +15,6 @@ using testing::HostTensor;
 
 namespace {
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 constexpr Op kOps[] = {Op::shrink, Op::expand, Op::apply_linear, Op::gather_shrink,
                        Op::apply_embedding};
 

@@ -17,8 +17,6 @@ namespace {
 
 constexpr Op kOps[] = {Op::forward, Op::backward, Op::forward_embedding, Op::backward_embedding};
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 CallSpec step_spec(Op op) {
   CallSpec spec;
   spec.op = op;

@@ -164,6 +164,7 @@ const std::vector<Case>& all_cases() {
     add_table_cases(list);
     add_refusal_cases(list);
     add_experts_cases(list);
+    add_experts_number_cases(list);
     add_experts_window_cases(list);
     add_experts_step_cases(list);
     add_forward_cases(list);

@@ -8,8 +8,6 @@ namespace rankfold::conformance {
 
 namespace {
 
-std::string name_of(Op op) { return rankfold::to_string(op); }
-
 constexpr auto kInvalid = StatusCode::invalid_argument;
 
 // Calls with spoiled arguments: the code, the text, and that nothing changed.
