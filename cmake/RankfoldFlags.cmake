@@ -25,9 +25,19 @@ endif()
 if(RANKFOLD_SANITIZE)
   list(JOIN RANKFOLD_SANITIZE "," sanitizers)
   target_compile_options(rankfold_flags INTERFACE -fsanitize=${sanitizers} -fno-omit-frame-pointer
-                                                  -fno-sanitize-recover=all -g)
+                                                  -fno-sanitize-recover=all -g1)
   target_link_options(rankfold_flags INTERFACE -fsanitize=${sanitizers})
 endif()
+
+# For code whose speed nobody feels, as test programs and tables of cases are: optimising it is most of what
+# a build takes. It stands after CMAKE_BUILD_TYPE's own level, so it wins; a Debug build has none to lower.
+add_library(rankfold_flags_quick INTERFACE)
+if(RANKFOLD_SANITIZE)
+  set(rankfold_quick_level $<$<NOT:$<CONFIG:Debug>>:-O0>)
+else()
+  set(rankfold_quick_level $<$<NOT:$<CONFIG:Debug>>:-O1>)
+endif()
+target_compile_options(rankfold_flags_quick INTERFACE ${rankfold_quick_level})
 
 # AUTO looks at the build machine, since ./run builds where it runs. A distribution sets BASELINE.
 set(rankfold_arch_flags "")

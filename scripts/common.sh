@@ -11,6 +11,9 @@ packages_test="$packages_library doctest-dev libcli11-dev libfmt-dev"
 packages_format="clang-format-14"
 packages_ci="$packages_test $packages_format clang-14 clang-tidy-14 libclang-rt-14-dev llvm-14 pkg-config shellcheck"
 
+# What test and the lane consumer build: release, or ci in CI.
+release_preset=${RANKFOLD_PRESET:-release}
+
 say() { printf '%s\n' "$*"; }
 fail() {
   printf 'run: %s\n' "$*" >&2

@@ -39,7 +39,7 @@ void GatherPhase::run(std::int64_t item, int) noexcept {
   for (std::int64_t i = 0; i < group.count; ++i) {
     float* const h = base + (h_rows != nullptr ? h_rows[i] : i) * h_.stride;
     const std::int64_t id = read_id(ids_, routing_.order[group.begin + i]);
-    if (id < 0 || id >= limit) {
+    if (rank == 0 || id < 0 || id >= limit) {
       std::memset(h, 0, bytes(rank));
     } else {
       with_element(shape.a_dtype, [&]<class TA>(const TA*) {

@@ -39,10 +39,10 @@ check_symbols() {
   [ -z "$leaked" ] || fail "symbols of a dependency are exported: $leaked"
 }
 
-say "static, installed from build/release"
-configure release
-build release
-quiet cmake --install build/release --prefix "$work/static"
+say "static, installed from build/$release_preset"
+configure "$release_preset"
+build "$release_preset"
+quiet cmake --install "build/$release_preset" --prefix "$work/static"
 project tests/install/consumer static_consumer -DCMAKE_PREFIX_PATH="$work/static"
 quiet ctest --test-dir "$work/static_consumer" --output-on-failure
 "$work/static_consumer/consumer"

@@ -2,10 +2,10 @@
 # The fuzz targets of tests/fuzz for one minute in all, each from its corpus.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-configure ci
-build ci --target tests/fuzz/all
+configure asan
+build asan --target tests/fuzz/all
 shopt -s nullglob
-targets=(build/ci/tests/fuzz/fuzz_*)
+targets=(build/asan/tests/fuzz/fuzz_*)
 programs=()
 for target in "${targets[@]}"; do
   if [ -f "$target" ] && [ -x "$target" ]; then programs+=("$target"); fi

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "tolerance.hpp"
 
@@ -74,7 +75,10 @@ Outcome judge_grouping(const HostCall& call, const CallOutcome& outcome, const s
   return {};
 }
 
-bool same_bytes(const HostTensor& a, const HostTensor& b) { return a.bytes == b.bytes; }
+bool same_bytes(const HostTensor& a, const HostTensor& b) {
+  return a.bytes.size() == b.bytes.size() &&
+         (a.bytes.empty() || std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0);
+}
 
 Outcome judge_refusal(const FilledCall& filled, const CallOutcome& outcome, StatusCode wanted,
                       const std::string& where) {

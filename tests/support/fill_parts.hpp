@@ -27,7 +27,8 @@ inline Source source(std::uint64_t seed, TensorId id, std::size_t entry = 0) {
 
 template <class Value>
 void fill_tensor(HostTensor& tensor, Value value) {
-  for (std::int64_t i = 0; i < tensor.count(); ++i) tensor.set(i, value(i));
+  const std::int64_t count = tensor.count();
+  for (std::int64_t i = 0; i < count; ++i) tensor.set(i, value(i));
 }
 
 /// A, B and bias of all entries, and ids.

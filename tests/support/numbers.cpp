@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -33,7 +34,11 @@ int binade(const Format& format, double value) noexcept {
   return std::max(std::ilogb(value), format.min_exponent);
 }
 
-double pow2(int exponent) noexcept { return std::ldexp(1.0, exponent); }
+double pow2(int exponent) noexcept {
+  // Called for every number that is judged, and std::ldexp is slow.
+  if (exponent < -1022 || exponent > 1023) return std::ldexp(1.0, exponent);
+  return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
+}
 
 // Bits of a value that the format holds exactly (or NaN, infinity).
 std::uint32_t encode(const Format& format, int exponent_bits, double value) noexcept {

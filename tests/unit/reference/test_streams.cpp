@@ -15,17 +15,28 @@ using rankfold::reference::StreamQueue;
 
 namespace {
 
-/// A door that work on a stream waits at.
+/// A door that work on a stream waits at; its destructor lets the work through and waits for it.
 struct Gate {
   std::atomic<bool> open{false};
   std::atomic<bool> reached{false};
+  std::atomic<bool> left{true};
+
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() {
+    open = true;
+    while (!left) std::this_thread::yield();
+  }
 
   void close_on(Stream stream) {
+    left = false;
     REQUIRE(StreamQueue::of(stream)
                 .enqueue<Gate*>(
                     [](Gate* const& gate) {
                       gate->reached = true;
                       while (!gate->open) std::this_thread::yield();
+                      gate->left = true;
                       return Status();
                     },
                     this)

@@ -1,7 +1,0 @@
-#!/usr/bin/env bash
-# Everything compiles with clang 14 and no warnings; the unit and golden tests pass there as well.
-set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
-configure ci
-build ci
-ctest --preset ci --parallel "$(jobs)"
