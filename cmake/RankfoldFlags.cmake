@@ -15,12 +15,13 @@ endif()
 add_library(rankfold_flags INTERFACE)
 target_compile_options(
   rankfold_flags
-  INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion>
             $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
-            $<$<BOOL:${RANKFOLD_WERROR}>:-Werror>)
+            $<$<AND:$<BOOL:${RANKFOLD_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>
+            $<$<AND:$<BOOL:${RANKFOLD_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>)
 # g++ 12 warns of overlapping copies inside std::string's operator+ where there are none (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(rankfold_flags INTERFACE -Wno-restrict)
+  target_compile_options(rankfold_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(RANKFOLD_SANITIZE)
   list(JOIN RANKFOLD_SANITIZE "," sanitizers)

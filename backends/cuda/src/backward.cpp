@@ -1,0 +1,40 @@
+#include "operation.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& workspace, Stream stream) {
+  const DeviceScope scope(traits_.index);
+  RANKFOLD_CUDA_TRY(scope.status());
+  const Problem problem = make_problem(args);
+  const Parts parts(problem, workspace);
+  Rows rows;
+  RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));
+  const std::int64_t num_rows = args.addressing.num_tokens;
+  const Hidden ds = (problem.outputs & kOutputDs) != 0 ? hidden_of(args.ds) : parts.ds();
+  const Hidden h = (problem.outputs & kRecomputesH) != 0 ? parts.h() : hidden_of(args.h);
+  const SlotRows slot_rows{parts.order(), parts.ends()};
+  if ((problem.outputs & (kOutputDa | kOutputDb | kOutputDbias)) != 0) {
+    RANKFOLD_CUDA_TRY(
+        sort_by_slot(rows, num_rows, parts.counts(), parts.order(), parts.ends(), native(stream)));
+  }
+  const DropoutMask dropout(args.dropout);
+  if ((problem.outputs & kRecomputesH) != 0) {
+    RANKFOLD_CUDA_TRY(
+        general_shrink(args.x, args.table, rows, {0, num_rows}, h, dropout, native(stream)));
+  }
+  if ((problem.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0) {
+    RANKFOLD_CUDA_TRY(general_ds(args.dy, args.table, rows, num_rows, ds, native(stream)));
+  }
+  if ((problem.outputs & (kOutputDb | kOutputDbias)) != 0) {
+    RANKFOLD_CUDA_TRY(general_db(h, args.dy, args.table, rows, slot_rows, args.grads, native(stream)));
+  }
+  if ((problem.outputs & kOutputDa) != 0) {
+    RANKFOLD_CUDA_TRY(general_da(ds, args.x, args.table, slot_rows, args.grads, dropout, native(stream)));
+  }
+  if ((problem.outputs & kOutputDx) == 0) return {};
+  return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout, native(stream));
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,29 @@
+// The workspace of an operation: where each part stands, from host-known bounds alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rankfold/problem.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+/// Byte offsets into the workspace, multiples of 16. Each part is monotone in every bound, and so is their sum.
+struct WorkspacePlan {
+  std::size_t row_slots = 0;  ///< int32 [rows]; grouped addressing
+  std::size_t h = 0;          ///< float [rows, num_slices * max_rank]; operations that make it for themselves
+  std::size_t ds = 0;         ///< the same; backward
+  std::size_t order = 0;      ///< int32 [rows]; backward
+  std::size_t ends = 0;       ///< int32 [num_slots]; backward
+  std::size_t counts = 0;     ///< int32 [num_slots, tiles]; backward
+  std::size_t bytes = 0;
+  bool too_large = false;  ///< no memory is enough; the rest says nothing
+};
+
+WorkspacePlan plan_workspace(const Problem& problem) noexcept;
+
+inline bool is_backward(Op op) noexcept { return op == Op::backward || op == Op::backward_embedding; }
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,16 @@
+#include "operation.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+Status CudaBackend::do_shrink(const ShrinkArgs& args, const Workspace& workspace, Stream stream) {
+  const DeviceScope scope(traits_.index);
+  RANKFOLD_CUDA_TRY(scope.status());
+  const Parts parts(make_problem(args), workspace);
+  Rows rows;
+  RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));
+  return general_shrink(args.x, args.table, rows, all_rows(args.addressing), hidden_of(args.h), {}, native(stream));
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,60 @@
+// Which strategy computes a problem.
+#include <cinttypes>
+
+#include "backend.hpp"
+#include "plan.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,      Op::gather_shrink,
+                       Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
+                       Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
+
+}  // namespace
+
+int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
+  int count = 0;
+  const auto add = [&](Op op, Strategy strategy, const char* conditions) {
+    if (count < capacity) out[count] = {op, strategy, conditions, "default"};
+    ++count;
+  };
+  add(Op::group_tokens, Strategy::grouped, "counting sort");
+  for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
+  return count;
+}
+
+Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
+  const CallOptions& options = problem.options;
+  if (problem.op == Op::group_tokens) return Strategy::grouped;
+  if (problem.op == Op::backward_experts) {
+    return Status(StatusCode::unsupported, "backward_experts: this version of rankfold does not have it");
+  }
+  if (options.configuration < 0 || options.configuration > 1) {
+    return Status::format(StatusCode::unsupported,
+                          "%s: options.configuration is %d; each strategy of the cuda backend has one "
+                          "configuration, so it should be 0 or 1",
+                          to_string(problem.op), options.configuration);
+  }
+  if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
+    return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
+                          to_string(problem.op), to_string(options.strategy));
+  }
+  return Strategy::general;
+}
+
+Result<std::uint64_t> CudaBackend::do_workspace_bytes(const Problem& problem) const {
+  if (problem.op == Op::group_tokens) return std::uint64_t{0};
+  const WorkspacePlan plan = plan_workspace(problem);
+  if (!plan.too_large) return std::uint64_t{plan.bytes};
+  return Status::format(StatusCode::unsupported,
+                        "%s: the workspace of %" PRId64 " rows and num_slices * max_rank %" PRId64
+                        " is over 2^60 bytes",
+                        to_string(problem.op), problem.bounds.rows,
+                        std::int64_t{problem.shape.num_slices} * problem.shape.max_rank);
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
