@@ -20,6 +20,9 @@ project() {
   quiet cmake --build "$work/$name" --parallel "$(jobs)"
 }
 
+# What is tested here is how things are found and linked, so everything compiles without optimisation.
+unoptimised=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0)
+
 # first_program NAME PREFIX: the README's first block of C++, and the output that the README promises.
 first_program() {
   awk '/^```cpp$/ { on = 1; next } /^```$/ && on { exit } on' README.md >"$work/first_program.cpp"
@@ -47,9 +50,9 @@ project tests/install/consumer static_consumer -DCMAKE_PREFIX_PATH="$work/static
 quiet ctest --test-dir "$work/static_consumer" --output-on-failure
 "$work/static_consumer/consumer"
 first_program static_first_program "$work/static"
-project examples/01_string_tasks static_example -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
-project examples/02_train_adapter static_train_adapter -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
-project examples/03_swap_under_load static_swap -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$work/static"
+project examples/01_string_tasks static_example "${unoptimised[@]}" -DCMAKE_PREFIX_PATH="$work/static"
+project examples/02_train_adapter static_train_adapter "${unoptimised[@]}" -DCMAKE_PREFIX_PATH="$work/static"
+project examples/03_swap_under_load static_swap "${unoptimised[@]}" -DCMAKE_PREFIX_PATH="$work/static"
 
 say "pkg-config, static"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/static" -name rankfold.pc)")
@@ -59,7 +62,7 @@ quiet g++ -std=c++20 tests/install/consumer/main.cpp -o "$work/pkg_config" $(pkg
 "$work/pkg_config"
 
 say "shared"
-quiet cmake --preset demo -B "$work/shared_build" -DBUILD_SHARED_LIBS=ON -DRANKFOLD_ARCH=BASELINE \
+quiet cmake --preset demo -B "$work/shared_build" "${unoptimised[@]}" -DBUILD_SHARED_LIBS=ON -DRANKFOLD_ARCH=BASELINE \
   -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_PREFIX="$work/shared"
 quiet cmake --build "$work/shared_build" --parallel "$(jobs)" --target install
 check_symbols "$work"/shared/lib/*.so
@@ -70,6 +73,6 @@ quiet ctest --test-dir "$work/shared_consumer" --output-on-failure
 "$work/shared_consumer/consumer"
 
 say "subdirectory"
-project tests/install/subdirectory subdirectory -DRANKFOLD_SOURCE_DIR="$root" -DRANKFOLD_ARCH=BASELINE
+project tests/install/subdirectory subdirectory "${unoptimised[@]}" -DRANKFOLD_SOURCE_DIR="$root" -DRANKFOLD_ARCH=BASELINE
 quiet ctest --test-dir "$work/subdirectory" --output-on-failure
 "$work/subdirectory/consumer"
