@@ -6,6 +6,7 @@
 
 #include "philox.cuh"
 #include "rankfold/arguments.hpp"
+#include "rankfold/status.hpp"
 #include "rows.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
