@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "rankfold/export.hpp"
@@ -83,7 +84,8 @@ __device__ __forceinline__ void multiply_tf32(float (&c)[4], std::uint32_t a0, s
 /// value = high + low to 22 bits: two TF32 operands.
 __device__ __forceinline__ void split_tf32(float value, std::uint32_t& high, std::uint32_t& low) {
   high = __float_as_uint(value) & 0xffffe000u;
-  low = __float_as_uint(value - __uint_as_float(high));
+  const float rounded = __uint_as_float(high);
+  low = __float_as_uint(value == rounded ? 0.0f : value - rounded);  // infinity stays infinity
 }
 
 template <class T>
@@ -113,7 +115,8 @@ template <class T>
 __device__ __forceinline__ void split_pair(float first, float second, std::uint32_t& high, std::uint32_t& low) {
   high = narrow_pair<T>(first, second);
   const float2 back = widen_pair<T>(high);
-  low = narrow_pair<T>(first - back.x, second - back.y);
+  // Infinity less itself would be NaN.
+  low = narrow_pair<T>(first == back.x ? 0.0f : first - back.x, second == back.y ? 0.0f : second - back.y);
 }
 
 }  // namespace cuda
