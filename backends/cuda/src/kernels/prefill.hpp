@@ -33,9 +33,13 @@ bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DTyp
 
 /// How the work is cut; by host-known bounds alone.
 struct PrefillPlan {
-  int splits = 1;       ///< parts of K, each with its own partial h
-  int cluster = 1;      ///< blocks that sum their parts of K on chip: 1, 2, 4 or 8 (16 if the device allows)
+  int shrink_rows = 64;  ///< of a block: 64 or 128
+  int splits = 1;        ///< parts of K
+  int cluster = 1;       ///< blocks that sum their parts of K on chip: a divisor of splits, at most 8
   int expand_rows = 64;  ///< of a block: 64 or 128
+
+  /// Partial sums of h in the workspace.
+  constexpr int partials() const noexcept { return splits / cluster; }
   int shared_bytes = 0;  ///< of PrefillDevice
 };
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
@@ -44,7 +48,7 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
 /// h in the workspace takes is this times num_slices * max_rank floats.
 std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows) noexcept;
 
-/// h as float32 [splits][row][num_slices * max_rank].
+/// h as float32 [partials][row][num_slices * max_rank].
 struct PartialHidden {
   float* data = nullptr;
   std::int64_t stride = 0;        ///< floats between rows
@@ -52,9 +56,9 @@ struct PartialHidden {
 };
 
 /// h = x A^T for the rows of the grouping (uniform or segments), plan.splits partial sums of it. Columns past the
-/// rank are not written. row_blocks: bound of the blocks of 64 rows (row_block_bound).
+/// rank are not written. active_rows: bound of the rows that the grouping has.
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t row_blocks, const PartialHidden& h,
+                      Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
                       const PrefillPlan& plan, cudaStream_t stream);
 
 struct PrefillExpandOptions {
@@ -66,9 +70,9 @@ struct PrefillExpandOptions {
   bool overlaps_shrink = false;
   Hidden h_sum = {};  ///< data not null: the sum of the partial h is written there, too
 };
-/// y += f (h B^T + bias). row_blocks: bound of the blocks of plan.expand_rows rows.
+/// y += f (h B^T + bias).
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t row_blocks, const float* token_weights,
+                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights,
                       const TensorView& y, const PrefillExpandOptions& options, const PrefillPlan& plan,
                       const PrefillDevice& device, cudaStream_t stream);
 

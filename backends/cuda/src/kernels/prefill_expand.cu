@@ -61,26 +61,35 @@ __device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* 
 #pragma unroll
   for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
   const int column = first + lane % 4 * 2;
-#pragma unroll(kCount == 1 ? 4 : 2)
-  for (int split = 0; split < p.splits; ++split) {
-    const std::int64_t at = split * p.h.split_stride + column;
+  if (p.wide_h) {
+    // No branches: all loads of a few splits are under way at once.
+    int offsets[kCount * 2];
 #pragma unroll
-    for (int i = 0; i < kCount * 4; ++i) {
-      const int offset = i / 2 * 8, r = i % 2;
-      const int c = column + offset;
-      float2 pair = make_float2(0.0f, 0.0f);
-      if (c < rank) {
-        const float* const from = h[r] + at + offset;
-        if (p.wide_h) {
-          pair = *reinterpret_cast<const float2*>(from);
-        } else {
-          pair.x = from[0];
-          if (c + 1 < rank) pair.y = from[1];
-        }
-        if (c + 1 >= rank) pair.y = 0.0f;
+    for (int i = 0; i < kCount * 2; ++i) offsets[i] = column + i * 8 < rank ? column + i * 8 : 0;
+#pragma unroll(kCount == 1 ? 2 : 1)
+    for (int split = 0; split < p.splits; ++split) {
+      float2 pairs[kCount * 4];
+#pragma unroll
+      for (int i = 0; i < kCount * 4; ++i) {
+        pairs[i] = *reinterpret_cast<const float2*>(h[i % 2] + split * p.h.split_stride + offsets[i / 2]);
       }
-      v[i / 4][i % 4 * 2] += pair.x;
-      v[i / 4][i % 4 * 2 + 1] += pair.y;
+#pragma unroll
+      for (int i = 0; i < kCount * 4; ++i) {
+        v[i / 4][i % 4 * 2] += pairs[i].x;
+        v[i / 4][i % 4 * 2 + 1] += pairs[i].y;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount * 8; ++i) {
+      if (column + i / 4 * 8 + i % 2 >= rank) v[i / 8][i % 8] = 0.0f;
+    }
+  } else {
+    for (int split = 0; split < p.splits; ++split) {
+#pragma unroll
+      for (int i = 0; i < kCount * 8; ++i) {
+        const int c = column + i / 4 * 8 + i % 2;
+        if (c < rank) v[i / 8][i % 8] += h[i / 2 % 2][split * p.h.split_stride + c];
+      }
     }
   }
 }
@@ -164,82 +173,116 @@ __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_
 /// What a lane needs to finish eight columns of two rows.
 template <class TY>
 struct Finish {
-  TY* y[2];    // the row's first column of the slice
+  TY* y[2];  // at the lane's first column of the block
   bool has[2];
   float f[2];  // scaling * token_weight
   float unfit[2];
-  const float* bias;
-  std::int64_t out;
+  bool with_bias;
   bool wide;
   bool overwrites;
-  std::uint32_t own;  // the lane's pieces of y in shared memory
+  int left;            // columns of the slice from there on
+  std::uint32_t bias;  // from there on, in shared memory
+  std::uint32_t own;   // the lane's pieces of y in shared memory
 };
 
-/// y of 32 columns from `column` on; `group` of the block's.
 template <class TY>
-__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4], std::int64_t column,
-                                             int group, int lane) {
+__device__ __forceinline__ std::uint32_t piece_of(const Finish<TY>& to, int group, int r, int i) {
   constexpr int kPieces = sizeof(TY) / 2;  // of eight columns
-  const std::int64_t n = column + lane % 4 * 8;
-  const bool full = to.wide && n + 8 <= to.out;
+  return to.own + static_cast<std::uint32_t>(((group * 2 + r) * kPieces + i) * 512);
+}
+/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and back.
+template <class TY>
+__device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t piece, int count) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (sizeof(TY) == 4) {
+      const std::uint32_t to = piece + static_cast<std::uint32_t>(i / 4 * 512 + i % 4 * 4);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(from[i]) : "memory");
+    } else {
+      const unsigned short bits = reinterpret_cast<const unsigned short*>(from)[i];
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)), "h"(bits) : "memory");
+    }
+  }
+}
+template <class TY>
+__device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int count) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (sizeof(TY) == 4) {
+      const std::uint32_t from = piece + static_cast<std::uint32_t>(i / 4 * 512 + i % 4 * 4);
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to[i]) : "r"(from) : "memory");
+    } else {
+      unsigned short bits;
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(piece + static_cast<std::uint32_t>(i * 2)) : "memory");
+      reinterpret_cast<unsigned short*>(to)[i] = bits;
+    }
+  }
+}
+
+/// y of the group's 32 columns.
+template <class TY>
+__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4], int group) {
+  constexpr int kPieces = sizeof(TY) / 2;
+  const int n = group * 32;
+  const int present = min(to.left - n, 8);
+  const bool full = to.wide && present == 8;
   float bias[8] = {};
-  if (to.bias != nullptr) {
+  if (to.with_bias) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bias[i] = n + i < to.out ? to.bias[n + i] : 0.0f;
+    for (int i = 0; i < 2; ++i) {
+      const uint4 v = load_shared_16(to.bias + static_cast<std::uint32_t>((n + i * 4) * 4));
+      bias[4 * i] = __uint_as_float(v.x);
+      bias[4 * i + 1] = __uint_as_float(v.y);
+      bias[4 * i + 2] = __uint_as_float(v.z);
+      bias[4 * i + 3] = __uint_as_float(v.w);
+    }
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float delta[8];
+    float value[8];
+    if (to.overwrites) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+      for (int i = 0; i < 8; ++i) value[i] = 0.0f;
+    } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float sum = sums[j][r * 2 + i] * to.unfit[r] + bias[j * 2 + i];
-        delta[j * 2 + i] = to.f[r] * sum;
-      }
-    }
-    if (full) {
-      uint4 bits[kPieces];
-      if (!to.overwrites) {
+      for (int i = 0; i < kPieces; ++i) {
+        const uint4 bits = load_shared_16(piece_of(to, group, r, i));
+        const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-          bits[i] = load_shared_16(to.own + static_cast<std::uint32_t>(((group * 2 + r) * kPieces + i) * 512));
-        }
-        if constexpr (kPieces == 2) {
-          const float* const old = reinterpret_cast<const float*>(bits);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) delta[i] += old[i];
-        } else {
-          const std::uint32_t words[4] = {bits[0].x, bits[0].y, bits[0].z, bits[0].w};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float2 old = widen_pair<TY>(words[i]);
-            delta[2 * i] += old.x;
-            delta[2 * i + 1] += old.y;
+        for (int w = 0; w < 4; ++w) {
+          if constexpr (kPieces == 2) {
+            value[i * 4 + w] = __uint_as_float(words[w]);
+          } else {
+            const float2 pair = widen_pair<TY>(words[w]);
+            value[2 * w] = pair.x;
+            value[2 * w + 1] = pair.y;
           }
         }
       }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float delta = to.f[r] * (sums[i / 2][r * 2 + i % 2] * to.unfit[r] + bias[i]);
+      value[i] = to.overwrites ? delta : value[i] + delta;
+    }
+    if (!to.has[r]) continue;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      uint4 bits;
       if constexpr (kPieces == 2) {
-        bits[0] = make_uint4(__float_as_uint(delta[0]), __float_as_uint(delta[1]), __float_as_uint(delta[2]),
-                             __float_as_uint(delta[3]));
-        bits[1] = make_uint4(__float_as_uint(delta[4]), __float_as_uint(delta[5]), __float_as_uint(delta[6]),
-                             __float_as_uint(delta[7]));
+        bits = make_uint4(__float_as_uint(value[4 * i]), __float_as_uint(value[4 * i + 1]),
+                          __float_as_uint(value[4 * i + 2]), __float_as_uint(value[4 * i + 3]));
       } else {
-        bits[0] = make_uint4(narrow_pair<TY>(delta[0], delta[1]), narrow_pair<TY>(delta[2], delta[3]),
-                             narrow_pair<TY>(delta[4], delta[5]), narrow_pair<TY>(delta[6], delta[7]));
+        bits = make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
+                          narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
       }
-      if (to.has[r]) {
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to.y[r] + n)[i] = bits[i];
-      }
-    } else if (to.has[r]) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (n + i >= to.out) break;
-        TY& element = to.y[r][n + i];
-        element = narrow<TY>(to.overwrites ? delta[i] : widen(element) + delta[i]);
+      if (full) {
+        reinterpret_cast<uint4*>(to.y[r] + n)[i] = bits;
+      } else {
+        store_shared_16(piece_of(to, group, r, i), {bits.x, bits.y, bits.z, bits.w});
       }
     }
+    if (!full) put_elements(to.y[r] + n, piece_of(to, group, r, 0), present);
   }
 }
 
@@ -293,12 +336,16 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
 
   Finish<TY> to;
   std::int64_t rows[2];
-  to.out = p.out[slice];
+  const std::int64_t out = p.out[slice];
+  to.left = static_cast<int>(min(out - first_column, std::int64_t{kCols})) - lane % 4 * 8;
   to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
   to.overwrites = p.overwrites || rank == 0;
-  to.bias = p.with_bias ? entry.bias : nullptr;
-  to.own = shared_b + static_cast<std::uint32_t>(min(kSlabs, (p.max_rank + 15) / 16) * kCols * kSlabRowBytes +
-                                                 warp * kWarpBytes + lane * 16);
+  const float* const bias = p.with_bias ? entry.bias : nullptr;
+  to.with_bias = bias != nullptr;
+  const std::uint32_t shared_bias =
+      shared_b + static_cast<std::uint32_t>(min(kSlabs, (p.max_rank + 15) / 16) * kCols * kSlabRowBytes);
+  to.bias = shared_bias + static_cast<std::uint32_t>(lane % 4 * 32);
+  to.own = shared_bias + static_cast<std::uint32_t>(kCols * 4 + warp * kWarpBytes + lane * 16);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = warp * kWarpRows + lane / 4 + r * 8;
@@ -306,7 +353,7 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     const int at = min(i, block.count - 1);
     rows[r] = p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
                                           : row_at<Grouping::segments>(p.rows, block, at);
-    to.y[r] = static_cast<TY*>(p.y) + rows[r] * p.y_stride + y_column;
+    to.y[r] = static_cast<TY*>(p.y) + rows[r] * p.y_stride + y_column + first_column + lane % 4 * 8;
     to.unfit[r] = 1.0f;
     to.f[r] = scaling;
     if (p.token_weights != nullptr) to.f[r] *= p.token_weights[rows[r]];
@@ -316,9 +363,9 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     if (!p.overwrites) return;
     const float zeros[4][4] = {};
     to.f[0] = to.f[1] = 0.0f;
-    to.bias = nullptr;
+    to.with_bias = false;
     for (int group = 0; group < kGroups; ++group) {
-      finish_group(to, zeros, first_column + group * 32, group, lane);
+      finish_group(to, zeros, group);
     }
     return;
   }
@@ -326,21 +373,31 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
   // Nothing below here depends on the kernel before but h: B and y are under way when it ends.
   const bool wide_b = reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && b_stride % 8 == 0;
   const bool fits = rank <= kSlabs * kSlab;
-  if (fits) load_b<T, kCols>(shared_b, b, b_stride, wide_b, first_column, to.out, 0, rank);
+  if (fits) load_b<T, kCols>(shared_b, b, b_stride, wide_b, first_column, out, 0, rank);
+  if (to.with_bias) {
+    for (int i = static_cast<int>(threadIdx.x); i < kCols; i += static_cast<int>(blockDim.x)) {
+      const float value = first_column + i < out ? bias[first_column + i] : 0.0f;
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_bias + static_cast<std::uint32_t>(i * 4)), "f"(value) : "memory");
+    }
+  }
   commit_copies();
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (!p.overwrites && to.wide) {
+    if (!p.overwrites) {
 #pragma unroll
       for (int group = step * kStepGroups; group < (step + 1) * kStepGroups; ++group) {
-        const std::int64_t n = first_column + group * 32 + lane % 4 * 8;
+        const int n = group * 32;
+        const int present = min(to.left - n, 8);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          if (!to.has[r] || n + 8 > to.out) continue;
+          if (!to.has[r]) continue;
+          if (to.wide && present == 8) {
 #pragma unroll
-          for (int i = 0; i < kPieces; ++i) {
-            copy_16(to.own + static_cast<std::uint32_t>(((group * 2 + r) * kPieces + i) * 512),
-                    reinterpret_cast<const uint4*>(to.y[r] + n) + i, 16);
+            for (int i = 0; i < kPieces; ++i) {
+              copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(to.y[r] + n) + i, 16);
+            }
+          } else {
+            fetch_elements(to.y[r] + n, piece_of(to, group, r, 0), present);
           }
         }
       }
@@ -384,10 +441,12 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     for (int s = 0; s < kSlabs; ++s) fragments[s] = make_fragment<T>(v[s], fit);
     wait_copies<kSteps>();
     __syncthreads();
-#pragma unroll
+    // Not unrolled: the registers are worth more than what the compiler would keep from step to step.
+#pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
-      for (int group = step * kStepGroups; group < (step + 1) * kStepGroups; ++group) {
+      for (int i = 0; i < kStepGroups; ++i) {
+        const int group = step * kStepGroups + i;
         float sums[4][4] = {};
 #pragma unroll
         for (int s = 0; s < kSlabs; ++s) {
@@ -395,8 +454,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
             multiply_group<T>(sums, fragments[s], shared_b + s * kCols * kSlabRowBytes, group, lane);
           }
         }
-        if (group == step * kStepGroups) wait_step<kSteps - 1>(kSteps - 1 - step);
-        finish_group(to, sums, first_column + group * 32, group, lane);
+        if (i == 0) wait_step<kSteps - 1>(kSteps - 1 - step);
+        finish_group(to, sums, group);
       }
     }
     return;
@@ -407,12 +466,12 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
   constexpr int kPart = 64;
   constexpr int kMostRanks = kSlabs * kSlab * kCols / kPart;
   for (int part = 0; part < kCols / kPart; ++part) {
-    if (first_column + part * kPart >= to.out) break;
+    if (first_column + part * kPart >= out) break;
     float sums[2][4][4] = {};
     for (int first = 0; first < rank; first += kMostRanks) {
       const int count = min(kMostRanks, rank - first);
       __syncthreads();
-      load_b<T, kPart>(shared_b, b, b_stride, wide_b, first_column + part * kPart, to.out, first, count);
+      load_b<T, kPart>(shared_b, b, b_stride, wide_b, first_column + part * kPart, out, first, count);
       commit_copies();
       wait_copies<0>();
       __syncthreads();
@@ -437,7 +496,7 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     }
 #pragma unroll
     for (int group = 0; group < 2; ++group) {
-      finish_group(to, sums[group], first_column + part * kPart + group * 32, part * 2 + group, lane);
+      finish_group(to, sums[group], part * 2 + group);
     }
   }
 }
@@ -451,7 +510,7 @@ Status launch_expand(const ExpandParams& params, std::int64_t row_blocks, int ro
   return launch_shaped(&expand_tile<T, TY, kSlabs>,
                        {.blocks = row_blocks * params.chunks,
                         .threads = warps * 32,
-                        .shared_bytes = slabs * kColumns<TY> * kSlabRowBytes + warps * kWarpBytes,
+                        .shared_bytes = kColumns<TY> * (slabs * kSlabRowBytes + 4) + warps * kWarpBytes,
                         .overlaps = overlaps},
                        &prepared, stream, params);
 }
@@ -459,13 +518,13 @@ Status launch_expand(const ExpandParams& params, std::int64_t row_blocks, int ro
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t row_blocks, const float* token_weights,
+                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights,
                       const TensorView& y, const PrefillExpandOptions& options, const PrefillPlan& plan,
                       const PrefillDevice& device, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   ExpandParams params{};
   params.h = h;
-  params.splits = plan.splits / plan.cluster;
+  params.splits = plan.partials();
   params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
                   shape.max_rank % 2 == 0;
   params.h_sum = options.h_sum;
@@ -485,7 +544,8 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
     params.out[s] = shape.out[s];
     chunks += divide_up(shape.out[s], columns);
   }
-  if (row_blocks == 0 || chunks == 0) return {};
+  if (active_rows == 0 || chunks == 0) return {};
+  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
   params.chunks = static_cast<int>(chunks);
   params.wide_y = reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
   params.overwrites = options.mode == YMode::overwrite;

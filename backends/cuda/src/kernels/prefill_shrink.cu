@@ -395,10 +395,10 @@ std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows
 }
 
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t row_blocks, const PartialHidden& h,
+                      Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
                       const PrefillPlan& plan, cudaStream_t stream) {
   const TableShape& shape = table.shape;
-  if (row_blocks == 0 || shape.max_rank == 0 || shape.num_slices == 0) return {};
+  if (active_rows == 0 || shape.max_rank == 0 || shape.num_slices == 0) return {};
   ShrinkParams params{};
   params.x = x.data;
   params.x_stride = x.strides[0];
@@ -416,12 +416,14 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
                   shape.max_rank % 2 == 0;
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kBudget<12> + kAlign;
-  if (x.dtype == DType::f16) {
-    return few ? launch_shrink<__half, 64, 4>(params, row_blocks, stream)
-               : launch_shrink<__half, 64, 12>(params, row_blocks, stream);
-  }
-  return few ? launch_shrink<__nv_bfloat16, 64, 4>(params, row_blocks, stream)
-             : launch_shrink<__nv_bfloat16, 64, 12>(params, row_blocks, stream);
+  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
+  const auto run = [&]<class T>(const T*) {
+    if (few) return launch_shrink<T, 64, 4>(params, row_blocks, stream);
+    return plan.shrink_rows == 128 ? launch_shrink<T, 128, 12>(params, row_blocks, stream)
+                                   : launch_shrink<T, 64, 12>(params, row_blocks, stream);
+  };
+  return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
+                               : run(static_cast<const __nv_bfloat16*>(nullptr));
 }
 
 }  // namespace cuda
