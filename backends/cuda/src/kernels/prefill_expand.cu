@@ -340,6 +340,7 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
   to.left = static_cast<int>(min(out - first_column, std::int64_t{kCols})) - lane % 4 * 8;
   to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
   to.overwrites = p.overwrites || rank == 0;
+  const bool whole = to.wide && out - first_column >= kCols;  // the block's columns
   const float* const bias = p.with_bias ? entry.bias : nullptr;
   to.with_bias = bias != nullptr;
   const std::uint32_t shared_bias =
@@ -381,28 +382,40 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     }
   }
   commit_copies();
+  if (whole && !p.overwrites) {
+    // Rows past the count are the last row again: no branches here.
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(to.y[r] + group * 32) + i, 16);
+        }
+      }
+      if (group % kStepGroups == kStepGroups - 1) commit_copies();
+    }
+  } else {
     if (!p.overwrites) {
-#pragma unroll
-      for (int group = step * kStepGroups; group < (step + 1) * kStepGroups; ++group) {
-        const int n = group * 32;
-        const int present = min(to.left - n, 8);
+#pragma unroll 1
+      for (int group = 0; group < kGroups; ++group) {
+        const int present = min(to.left - group * 32, 8);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          if (!to.has[r]) continue;
+          const TY* const from = to.y[r] + group * 32;
           if (to.wide && present == 8) {
 #pragma unroll
             for (int i = 0; i < kPieces; ++i) {
-              copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(to.y[r] + n) + i, 16);
+              copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(from) + i, 16);
             }
-          } else {
-            fetch_elements(to.y[r] + n, piece_of(to, group, r, 0), present);
+          } else if (to.has[r]) {
+            fetch_elements(from, piece_of(to, group, r, 0), present);
           }
         }
       }
     }
-    commit_copies();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) commit_copies();
   }
 
   const float* h[2];
