@@ -41,9 +41,11 @@ struct ExpandParams {
   int made_h;
 };
 
-/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums are eight
-/// columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
-__device__ __forceinline__ int permuted(int n) { return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2; }
+/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums
+/// are eight columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
+__device__ __forceinline__ int permuted(int n) {
+  return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2;
+}
 __device__ __forceinline__ std::uint32_t slab_offset(int row, int half) {
   return static_cast<std::uint32_t>(row * kSlabRowBytes + ((half ^ (row >> 2 & 1)) << 4));
 }
@@ -53,25 +55,31 @@ struct Fragment {
   std::uint32_t high[4], low[4];
 };
 
-/// The lane's values of h, summed over the splits in order: of each of kCount slabs eight, rows g and g + 8 at
-/// ranks 2t, 2t + 1, 2t + 8, 2t + 9. Zeros past the rank, where nobody has written.
+/// The lane's values of h, summed over the splits in order: of each of kCount slabs eight, rows g
+/// and g + 8 at ranks 2t, 2t + 1, 2t + 8, 2t + 9. Past the rank it is anything, as nobody has
+/// written there: mask_hidden().
 template <int kCount>
-__device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* const (&h)[2], int first, int rank,
-                                            int lane, float (&v)[kCount][8]) {
-#pragma unroll
-  for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
+__device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* const (&h)[2],
+                                            int first, int rank, int lane, float (&v)[kCount][8]) {
   const int column = first + lane % 4 * 2;
   if (p.wide_h) {
-    // No branches: all loads of a few splits are under way at once.
+    // No branches: all loads are under way at once, of the first split until somebody uses the sum.
     int offsets[kCount * 2];
 #pragma unroll
     for (int i = 0; i < kCount * 2; ++i) offsets[i] = column + i * 8 < rank ? column + i * 8 : 0;
+#pragma unroll
+    for (int i = 0; i < kCount * 4; ++i) {
+      const float2 pair = *reinterpret_cast<const float2*>(h[i % 2] + offsets[i / 2]);
+      v[i / 4][i % 4 * 2] = pair.x;
+      v[i / 4][i % 4 * 2 + 1] = pair.y;
+    }
 #pragma unroll(kCount == 1 ? 2 : 1)
-    for (int split = 0; split < p.splits; ++split) {
+    for (int split = 1; split < p.splits; ++split) {
       float2 pairs[kCount * 4];
 #pragma unroll
       for (int i = 0; i < kCount * 4; ++i) {
-        pairs[i] = *reinterpret_cast<const float2*>(h[i % 2] + split * p.h.split_stride + offsets[i / 2]);
+        pairs[i] =
+            *reinterpret_cast<const float2*>(h[i % 2] + split * p.h.split_stride + offsets[i / 2]);
       }
 #pragma unroll
       for (int i = 0; i < kCount * 4; ++i) {
@@ -79,11 +87,9 @@ __device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* 
         v[i / 4][i % 4 * 2 + 1] += pairs[i].y;
       }
     }
-#pragma unroll
-    for (int i = 0; i < kCount * 8; ++i) {
-      if (column + i / 4 * 8 + i % 2 >= rank) v[i / 8][i % 8] = 0.0f;
-    }
   } else {
+#pragma unroll
+    for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
     for (int split = 0; split < p.splits; ++split) {
 #pragma unroll
       for (int i = 0; i < kCount * 8; ++i) {
@@ -91,6 +97,13 @@ __device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* 
         if (c < rank) v[i / 8][i % 8] += h[i / 2 % 2][split * p.h.split_stride + c];
       }
     }
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void mask_hidden(int first, int rank, int lane, float (&v)[kCount][8]) {
+#pragma unroll
+  for (int i = 0; i < kCount * 8; ++i) {
+    if (first + lane % 4 * 2 + i / 4 * 8 + i % 2 >= rank) v[i / 8][i % 8] = 0.0f;
   }
 }
 
@@ -101,7 +114,8 @@ __device__ __forceinline__ float finite_magnitude(float v) {
 
 /// Powers of two by which the two rows are multiplied so that f16 holds them, and back.
 template <class T>
-__device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[2], float (&unfit)[2]) {
+__device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[2],
+                                         float (&unfit)[2]) {
   if constexpr (std::is_same_v<T, __half>) {
     float most[2] = {most0, most1};
 #pragma unroll
@@ -132,8 +146,8 @@ __device__ __forceinline__ Fragment make_fragment(const float (&v)[8], const flo
 
 /// sums[j]: rows g and g + 8, columns 8t + 2j and the next, of a group of 32.
 template <class T>
-__device__ __forceinline__ void multiply_group(float (&sums)[4][4], const Fragment& f, std::uint32_t slab, int group,
-                                               int lane) {
+__device__ __forceinline__ void multiply_group(float (&sums)[4][4], const Fragment& f,
+                                               std::uint32_t slab, int group, int lane) {
 #pragma unroll
   for (int j = 0; j < 4; j += 2) {
     std::uint32_t b[4];
@@ -146,19 +160,23 @@ __device__ __forceinline__ void multiply_group(float (&sums)[4][4], const Fragme
   }
 }
 
-/// The block's B: `columns` rows from first_column on, ranks [first, first + count) in slabs of kRowsOfSlab rows.
+/// The block's B: `columns` rows from first_column on, ranks [first, first + count) in slabs of
+/// kRowsOfSlab rows.
 template <class T, int kRowsOfSlab>
 __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride, bool wide,
-                                       std::int64_t first_column, std::int64_t out, int first, int count) {
+                                       std::int64_t first_column, std::int64_t out, int first,
+                                       int count) {
   const int pieces = (count + kSlab - 1) / kSlab * 2;
   const int shift = 32 - __clz(pieces - 1);  // pieces of a row take 2^shift threads in a row
-  for (int i = static_cast<int>(threadIdx.x); i < kRowsOfSlab << shift; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRowsOfSlab << shift;
+       i += static_cast<int>(blockDim.x)) {
     const int piece = i & ((1 << shift) - 1), n = i >> shift;
     if (piece >= pieces) continue;
     const int rank = piece * 8;
     const int present = first_column + n < out ? min(max(count - rank, 0), 8) : 0;
     const T* const from = present > 0 ? b + (first_column + n) * stride + first + rank : b;
-    const std::uint32_t at = to + static_cast<std::uint32_t>(piece / 2 * kRowsOfSlab * kSlabRowBytes) +
+    const std::uint32_t at = to +
+                             static_cast<std::uint32_t>(piece / 2 * kRowsOfSlab * kSlabRowBytes) +
                              slab_offset(permuted(n), piece % 2);
     if (wide) {
       copy_16(at, from, present * 2);
@@ -190,7 +208,8 @@ __device__ __forceinline__ std::uint32_t piece_of(const Finish<TY>& to, int grou
   constexpr int kPieces = sizeof(TY) / 2;  // of eight columns
   return to.own + static_cast<std::uint32_t>(((group * 2 + r) * kPieces + i) * 512);
 }
-/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and back.
+/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and
+/// back.
 template <class TY>
 __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t piece, int count) {
 #pragma unroll 1
@@ -200,7 +219,9 @@ __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t pie
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(from[i]) : "memory");
     } else {
       const unsigned short bits = reinterpret_cast<const unsigned short*>(from)[i];
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)), "h"(bits) : "memory");
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)),
+                   "h"(bits)
+                   : "memory");
     }
   }
 }
@@ -213,7 +234,10 @@ __device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int co
       asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to[i]) : "r"(from) : "memory");
     } else {
       unsigned short bits;
-      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(piece + static_cast<std::uint32_t>(i * 2)) : "memory");
+      asm volatile("ld.shared.u16 %0, [%1];"
+                   : "=h"(bits)
+                   : "r"(piece + static_cast<std::uint32_t>(i * 2))
+                   : "memory");
       reinterpret_cast<unsigned short*>(to)[i] = bits;
     }
   }
@@ -221,7 +245,8 @@ __device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int co
 
 /// y of the group's 32 columns.
 template <class TY>
-__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4], int group) {
+__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4],
+                                             int group) {
   constexpr int kPieces = sizeof(TY) / 2;
   const int n = group * 32;
   const int present = min(to.left - n, 8);
@@ -295,7 +320,8 @@ __device__ __forceinline__ void wait_step(int pending) {
 }
 
 template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __grid_constant__ ExpandParams p) {
+__global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
+    expand_tile(const __grid_constant__ ExpandParams p) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
   constexpr int kSteps = 4;  // groups of copies of y
@@ -344,7 +370,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
   const float* const bias = p.with_bias ? entry.bias : nullptr;
   to.with_bias = bias != nullptr;
   const std::uint32_t shared_bias =
-      shared_b + static_cast<std::uint32_t>(min(kSlabs, (p.max_rank + 15) / 16) * kCols * kSlabRowBytes);
+      shared_b +
+      static_cast<std::uint32_t>(min(kSlabs, (p.max_rank + 15) / 16) * kCols * kSlabRowBytes);
   to.bias = shared_bias + static_cast<std::uint32_t>(lane % 4 * 32);
   to.own = shared_bias + static_cast<std::uint32_t>(kCols * 4 + warp * kWarpBytes + lane * 16);
 #pragma unroll
@@ -378,7 +405,9 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
   if (to.with_bias) {
     for (int i = static_cast<int>(threadIdx.x); i < kCols; i += static_cast<int>(blockDim.x)) {
       const float value = first_column + i < out ? bias[first_column + i] : 0.0f;
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_bias + static_cast<std::uint32_t>(i * 4)), "f"(value) : "memory");
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_bias + static_cast<std::uint32_t>(i * 4)),
+                   "f"(value)
+                   : "memory");
     }
   }
   commit_copies();
@@ -390,7 +419,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
       for (int r = 0; r < 2; ++r) {
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-          copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(to.y[r] + group * 32) + i, 16);
+          copy_16(piece_of(to, group, r, i),
+                  reinterpret_cast<const uint4*>(to.y[r] + group * 32) + i, 16);
         }
       }
       if (group % kStepGroups == kStepGroups - 1) commit_copies();
@@ -420,7 +450,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
 
   const float* h[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) h[r] = p.h.data + rows[r] * p.h.stride + static_cast<std::int64_t>(slice) * p.max_rank;
+  for (int r = 0; r < 2; ++r)
+    h[r] = p.h.data + rows[r] * p.h.stride + static_cast<std::int64_t>(slice) * p.max_rank;
   wait_for_previous();
 
   if (p.h_sum.data != nullptr && chunk == 0) {
@@ -431,7 +462,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
       for (int i = 0; i < 8; ++i) {
         const int r = i / 2 % 2, column = first + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (to.has[r] && column < rank) {
-          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank + column] = v[0][i];
+          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank +
+                       column] = v[0][i];
         }
       }
     }
@@ -442,10 +474,12 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     float v[kSlabs][8];
     float most[2] = {0.0f, 0.0f};
     load_hidden(p, h, 0, rank, lane, v);
+    mask_hidden(0, rank, lane, v);
 #pragma unroll
     for (int s = 0; s < kSlabs; ++s) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[s][i]));
+      for (int i = 0; i < 8; ++i)
+        most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[s][i]));
     }
     float fit[2];
     fit_rows<T>(most[0], most[1], fit, to.unfit);
@@ -454,7 +488,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     for (int s = 0; s < kSlabs; ++s) fragments[s] = make_fragment<T>(v[s], fit);
     wait_copies<kSteps>();
     __syncthreads();
-    // Not unrolled: the registers are worth more than what the compiler would keep from step to step.
+    // Not unrolled: the registers are worth more than what the compiler would keep from step to
+    // step.
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -464,7 +499,8 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
 #pragma unroll
         for (int s = 0; s < kSlabs; ++s) {
           if (s < slabs) {
-            multiply_group<T>(sums, fragments[s], shared_b + s * kCols * kSlabRowBytes, group, lane);
+            multiply_group<T>(sums, fragments[s], shared_b + s * kCols * kSlabRowBytes, group,
+                              lane);
           }
         }
         if (i == 0) wait_step<kSteps - 1>(kSteps - 1 - step);
@@ -473,43 +509,70 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2) expand_tile(const __
     }
     return;
   }
-  if constexpr (kSlabs == 1) return;  // rank <= max_rank fits
-
-  // More ranks than B of all columns would fit: 64 columns after another, their sums in registers over the ranks.
-  constexpr int kPart = 64;
-  constexpr int kMostRanks = kSlabs * kSlab * kCols / kPart;
-  for (int part = 0; part < kCols / kPart; ++part) {
-    if (first_column + part * kPart >= out) break;
-    float sums[2][4][4] = {};
-    for (int first = 0; first < rank; first += kMostRanks) {
-      const int count = min(kMostRanks, rank - first);
-      __syncthreads();
-      load_b<T, kPart>(shared_b, b, b_stride, wide_b, first_column + part * kPart, out, first, count);
+  if constexpr (kSlabs > 1) {
+    // More ranks than B of all columns would fit: 64 columns after another, their sums in registers
+    // over the ranks.
+    constexpr int kPart = 64;
+    constexpr int kStageSlabs = kSlabs * kCols / kPart / 2;  // two stages of B
+    constexpr int kStageBytes = kStageSlabs * kPart * kSlabRowBytes;
+    const int stages = (rank + kStageSlabs * kSlab - 1) / (kStageSlabs * kSlab);
+    const auto load_stage = [&](int stage, std::int64_t column) {
+      const int from = stage * kStageSlabs * kSlab;
+      load_b<T, kPart>(shared_b + static_cast<std::uint32_t>(stage % 2 * kStageBytes), b, b_stride,
+                       wide_b, column, out, from, min(kStageSlabs * kSlab, rank - from));
       commit_copies();
-      wait_copies<0>();
-      __syncthreads();
-      for (int s = 0; s * kSlab < count; ++s) {
-        float v[1][8];
-        load_hidden(p, h, first + s * kSlab, rank, lane, v);
-        float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
-        if constexpr (std::is_same_v<T, __half>) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[0][i]));
+    };
+    for (int part = 0; part < kCols / kPart; ++part) {
+      const std::int64_t column = first_column + part * kPart;
+      if (column >= out) break;
+      float sums[kPart / 32][4][4] = {};
+      float v[1][8];
+      load_stage(0, column);
+      load_hidden(p, h, 0, rank, lane, v);
+      for (int stage = 0; stage < stages; ++stage) {
+        if (stage + 1 < stages) {
+          load_stage(stage + 1, column);
+          wait_copies<1>();
+        } else {
+          wait_copies<0>();
         }
-        fit_rows<T>(most[0], most[1], fit, unfit);
-        const Fragment fragment = make_fragment<T>(v[0], fit);
+        __syncthreads();
+        const std::uint32_t stage_b =
+            shared_b + static_cast<std::uint32_t>(stage % 2 * kStageBytes);
+#pragma unroll 1
+        for (int s = 0; s < kStageSlabs; ++s) {
+          const int first = (stage * kStageSlabs + s) * kSlab;
+          if (first >= rank) break;
+          mask_hidden(first, rank, lane, v);
+          float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
+          if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-        for (int group = 0; group < 2; ++group) {
-          float of_slab[4][4] = {};
-          multiply_group<T>(of_slab, fragment, shared_b + s * kPart * kSlabRowBytes, group, lane);
+            for (int i = 0; i < 8; ++i)
+              most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[0][i]));
+          }
+          fit_rows<T>(most[0], most[1], fit, unfit);
+          const Fragment fragment = make_fragment<T>(v[0], fit);
+          if (first + kSlab < rank) load_hidden(p, h, first + kSlab, rank, lane, v);
 #pragma unroll
-          for (int i = 0; i < 16; ++i) sums[group][i / 4][i % 4] += of_slab[i / 4][i % 4] * unfit[i / 2 % 2];
+          for (int group = 0; group < kPart / 32; ++group) {
+            const std::uint32_t slab =
+                stage_b + static_cast<std::uint32_t>(s * kPart * kSlabRowBytes);
+            if constexpr (std::is_same_v<T, __half>) {
+              float of_slab[4][4] = {};
+              multiply_group<T>(of_slab, fragment, slab, group, lane);
+#pragma unroll
+              for (int i = 0; i < 16; ++i)
+                sums[group][i / 4][i % 4] += of_slab[i / 4][i % 4] * unfit[i / 2 % 2];
+            } else {
+              multiply_group<T>(sums[group], fragment, slab, group, lane);
+            }
+          }
         }
+        __syncthreads();
       }
-    }
 #pragma unroll
-    for (int group = 0; group < 2; ++group) {
-      finish_group(to, sums[group], part * 2 + group);
+      for (int group = 0; group < kPart / 32; ++group)
+        finish_group(to, sums[group], part * (kPart / 32) + group);
     }
   }
 }
@@ -518,28 +581,30 @@ template <class T, class TY, int kSlabs>
 Status launch_expand(const ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps,
                      cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  const int slabs = static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
+  const int slabs =
+      static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
   const int warps = rows / kWarpRows;
-  return launch_shaped(&expand_tile<T, TY, kSlabs>,
-                       {.blocks = row_blocks * params.chunks,
-                        .threads = warps * 32,
-                        .shared_bytes = kColumns<TY> * (slabs * kSlabRowBytes + 4) + warps * kWarpBytes,
-                        .overlaps = overlaps},
-                       &prepared, stream, params);
+  return launch_shaped(
+      &expand_tile<T, TY, kSlabs>,
+      {.blocks = row_blocks * params.chunks,
+       .threads = warps * 32,
+       .shared_bytes = kColumns<TY> * (slabs * kSlabRowBytes + 4) + warps * kWarpBytes,
+       .overlaps = overlaps},
+      &prepared, stream, params);
 }
 
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
                       Grouping::Kind kind, std::int64_t active_rows, const float* token_weights,
-                      const TensorView& y, const PrefillExpandOptions& options, const PrefillPlan& plan,
-                      const PrefillDevice& device, cudaStream_t stream) {
+                      const TensorView& y, const PrefillExpandOptions& options,
+                      const PrefillPlan& plan, const PrefillDevice& device, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   ExpandParams params{};
   params.h = h;
   params.splits = plan.partials();
-  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
-                  shape.max_rank % 2 == 0;
+  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
+                  h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
   params.h_sum = options.h_sum;
   params.entries = table.entries;
   params.slot_stride = table.slot_stride;
@@ -558,9 +623,11 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
     chunks += divide_up(shape.out[s], columns);
   }
   if (active_rows == 0 || chunks == 0) return {};
-  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
+  const std::int64_t row_blocks =
+      row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
   params.chunks = static_cast<int>(chunks);
-  params.wide_y = reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
+  params.wide_y =
+      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;

@@ -19,21 +19,26 @@ struct LaunchShape {
   bool overlaps = false;  ///< begins before the kernel in front has ended
 };
 
-/// `prepared` (one for each kernel) remembers the devices on which the kernel may use its shared memory.
+/// `prepared` (one for each kernel) remembers the devices on which the kernel may use its shared
+/// memory.
 template <class Params>
-Status launch_shaped(void (*kernel)(Params), const LaunchShape& shape, std::atomic<std::uint64_t>* prepared,
-                     cudaStream_t stream, const Params& params) {
+Status launch_shaped(void (*kernel)(Params), const LaunchShape& shape,
+                     std::atomic<std::uint64_t>* prepared, cudaStream_t stream,
+                     const Params& params) {
   int device = 0;
-  if (Status status = to_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
+  if (Status status = to_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok())
+    return status;
   const std::uint64_t bit = std::uint64_t{1} << (device & 63);
   if (device > 63 || (prepared->load(std::memory_order_acquire) & bit) == 0) {
     const auto set = [&](cudaFuncAttribute attribute, int value) {
-      return to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value),
-                       "cudaFuncSetAttribute");
+      return to_status(
+          cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value),
+          "cudaFuncSetAttribute");
     };
     int most = 0;
-    Status status = to_status(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-                              "cudaDeviceGetAttribute");
+    Status status =
+        to_status(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                  "cudaDeviceGetAttribute");
     if (status.ok()) status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (!status.ok()) return status;
     if (device <= 63) prepared->fetch_or(bit, std::memory_order_release);

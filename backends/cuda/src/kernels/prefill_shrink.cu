@@ -90,8 +90,8 @@ __device__ inline int batch_row(const ShrinkParams& p, const RowBlock& block, in
                                      : row_at<Grouping::segments>(p.rows, block, at);
 }
 
-__device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& tile, int column, float first,
-                                  float second) {
+__device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& tile, int column,
+                                  float first, float second) {
   const int rank_column = tile.first + column;
   if (rank_column >= tile.rank) return;
   float* const to = h + static_cast<std::int64_t>(tile.slice) * p.max_rank + rank_column;
@@ -116,16 +116,21 @@ __device__ inline float2 load_of_cluster(std::uint32_t address, int rank) {
   std::uint32_t remote;
   float2 v;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(remote) : "memory");
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(remote)
+               : "memory");
   return v;
 }
 #endif
 
 /// Tiles first_tile.. (count of them, at most kTiles) of the block's rows over its part of K.
 template <class T, int kRows, int kMost, int kTiles, bool kWide>
-__device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block, const SliceTiles& own,
-                                              std::uint32_t shared, int first_tile, int count, int split) {
-  constexpr int kRings = kRows == 64 ? 2 : 1;  // 64 rows: each warpgroup has every second stage of K
+__device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block,
+                                              const SliceTiles& own, std::uint32_t shared,
+                                              int first_tile, int count, int split) {
+  constexpr int kRings =
+      kRows == 64 ? 2 : 1;  // 64 rows: each warpgroup has every second stage of K
   constexpr int kLoaders = kThreads / kRings;
   constexpr int kRowStep = kLoaders / kPieces;
   constexpr int kXPieces = kRows / kRowStep;
@@ -143,7 +148,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   const int loader = thread % kLoaders;
   const int piece = loader % kPieces, first_row = loader / kPieces;
   const std::uint32_t base = shared + static_cast<std::uint32_t>(ring * kStages * kStageBytes);
-  const std::uint32_t own_offset = tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
+  const std::uint32_t own_offset =
+      tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
 
   const T* x_rows[kXPieces];
 #pragma unroll
@@ -160,7 +166,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     const Tile tile = find_tile(own, first_tile + index);
     const int rank = tile.first + row % 16;
     const bool is_row = index < count && rank < tile.rank;
-    a_rows[i] = static_cast<const T*>(is_row ? tile.a : p.x) + (is_row ? rank * tile.stride + piece * 8 : 0);
+    a_rows[i] = static_cast<const T*>(is_row ? tile.a : p.x) +
+                (is_row ? rank * tile.stride + piece * 8 : 0);
     if (is_row) valid |= 1u << i;
   }
 
@@ -169,7 +176,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   const int stages = static_cast<int>((end - begin - ring + kRings - 1) / kRings);
   const auto load = [&](int stage, int place) {
     const std::int64_t k = (begin + ring + static_cast<std::int64_t>(stage) * kRings) * kStep;
-    const int columns = static_cast<int>(min(max(p.in - k - piece * 8, std::int64_t{0}), std::int64_t{8}));
+    const int columns =
+        static_cast<int>(min(max(p.in - k - piece * 8, std::int64_t{0}), std::int64_t{8}));
     const std::uint32_t to = base + static_cast<std::uint32_t>(place * kStageBytes) + own_offset;
     // Past K both operands are zero: nothing is multiplied that is not there.
 #pragma unroll
@@ -187,7 +195,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
 #pragma unroll
     for (int i = 0; i < kAPieces; ++i) {
       if ((kTiles * 16) % kRowStep != 0 && first_row + i * kRowStep >= kTiles * 16) continue;
-      const std::uint32_t at = to + static_cast<std::uint32_t>(kXBytes + i * kRowStep * kTileRowBytes);
+      const std::uint32_t at =
+          to + static_cast<std::uint32_t>(kXBytes + i * kRowStep * kTileRowBytes);
       const int present = (valid >> i & 1u) != 0 ? columns : 0;
       const T* const from = present > 0 ? a_rows[i] + k : static_cast<const T*>(p.x);
       if constexpr (kWide) {
@@ -220,7 +229,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     publish_to_matrices();
     barrier();
     const std::uint32_t at = base + static_cast<std::uint32_t>(place * kStageBytes);
-    const std::uint32_t x_at = at + static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
+    const std::uint32_t x_at =
+        at + static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
     begin_tiles<T, kTiles>(sums, x_at, at + kXBytes);
     const int next = s + kStages - 1;
     if (next < stages) load(next, place == 0 ? kStages - 1 : place - 1);
@@ -234,7 +244,9 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   // A thread's sums stand at [index][thread of the rows]: free of bank conflicts.
   constexpr int kOwners = kRows * 2;
   const int owner = thread % kOwners;
-  const auto sum_at = [&](int index) { return shared + static_cast<std::uint32_t>((index * kOwners + owner) * 4); };
+  const auto sum_at = [&](int index) {
+    return shared + static_cast<std::uint32_t>((index * kOwners + owner) * 4);
+  };
   if constexpr (kRings == 2) {
     if (group == 1) {
 #pragma unroll
@@ -267,7 +279,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     if (kRings == 1 || group == 0) {
 #pragma unroll
       for (int i = 0; i < kTiles * 4; ++i) {
-        asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(pair_at(i)), "f"(sums[2 * i]), "f"(sums[2 * i + 1])
+        asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(pair_at(i)), "f"(sums[2 * i]),
+                     "f"(sums[2 * i + 1])
                      : "memory");
       }
     }
@@ -284,7 +297,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
         sum.y += part.y;
       }
       const Tile tile = find_tile(own, first_tile + i / 4);
-      if (i % 2 == 0 ? has0 : has1) store_pair(p, i % 2 == 0 ? h0 : h1, tile, i / 2 % 2 * 8 + column, sum.x, sum.y);
+      if (i % 2 == 0 ? has0 : has1)
+        store_pair(p, i % 2 == 0 ? h0 : h1, tile, i / 2 % 2 * 8 + column, sum.x, sum.y);
     }
     cluster_barrier();
     return;
@@ -300,8 +314,10 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
       const Tile tile = find_tile(own, first_tile + t);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        if (has0) store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
-        if (has1) store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
+        if (has0)
+          store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
+        if (has1)
+          store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
       }
     }
   }
@@ -309,7 +325,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
 }
 
 template <class T, int kRows, int kMost>
-__global__ void __launch_bounds__(kThreads, kMost <= 4 ? 2 : 1) shrink_tiles(const __grid_constant__ ShrinkParams p) {
+__global__ void __launch_bounds__(kThreads, kMost <= 4 ? 2 : 1)
+    shrink_tiles(const __grid_constant__ ShrinkParams p) {
   extern __shared__ unsigned char dynamic[];
   const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
   wait_for_previous();
@@ -317,13 +334,15 @@ __global__ void __launch_bounds__(kThreads, kMost <= 4 ? 2 : 1) shrink_tiles(con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int index = static_cast<int>(blockIdx.x) / p.splits;
   const int split = static_cast<int>(blockIdx.x) % p.splits;
-  const RowBlock block = p.kind == Grouping::uniform ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
-                                                     : find_row_block<Grouping::segments, kRows>(p.rows, index);
+  const RowBlock block = p.kind == Grouping::uniform
+                             ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
+                             : find_row_block<Grouping::segments, kRows>(p.rows, index);
   if (block.slot < 0) return;
   const SliceTiles own = slice_tiles(p, block.slot, lane);
   const int tiles = __shfl_sync(0xffffffffu, own.after, 31);
   if (tiles == 0) return;
-  const bool wide = own.rank == 0 || (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 && own.stride % 8 == 0);
+  const bool wide =
+      own.rank == 0 || (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 && own.stride % 8 == 0);
   const bool all_wide = __all_sync(0xffffffffu, wide) && p.wide_x;
   const int most = all_wide ? kMost : 4;
   const int passes = (tiles + most - 1) / most;
@@ -369,9 +388,11 @@ std::int64_t most_tiles(const TableShape& shape) noexcept {
 
 }  // namespace
 
-bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype, DType y_dtype) noexcept {
-  return device.shared_bytes >= kBudget<4> + kAlign && (x_dtype == DType::f16 || x_dtype == DType::bf16) &&
-         shape.a_dtype == x_dtype && shape.b_dtype == x_dtype && (y_dtype == x_dtype || y_dtype == DType::f32) &&
+bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
+                      DType y_dtype) noexcept {
+  return device.shared_bytes >= kBudget<4> + kAlign &&
+         (x_dtype == DType::f16 || x_dtype == DType::bf16) && shape.a_dtype == x_dtype &&
+         shape.b_dtype == x_dtype && (y_dtype == x_dtype || y_dtype == DType::f32) &&
          shape.max_rank <= 1024;
 }
 
@@ -383,7 +404,8 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
   (void)max_segments;
   const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, 64), 1);
   const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
-  plan.splits = static_cast<int>(std::clamp<std::int64_t>(device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, 16)));
+  plan.splits = static_cast<int>(
+      std::clamp<std::int64_t>(device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, 16)));
   std::int64_t columns = 0;
   for (int s = 0; s < shape.num_slices; ++s) columns += divide_up(shape.out[s], 256);
   plan.expand_rows = divide_up(active_rows, 128) * columns <= 400 ? 128 : 64;
@@ -413,10 +435,11 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   params.splits = plan.splits;
   params.cluster = plan.cluster;
   params.wide_x = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
-  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
-                  shape.max_rank % 2 == 0;
+  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
+                  h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kBudget<12> + kAlign;
-  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
+  const std::int64_t row_blocks =
+      row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
   const auto run = [&]<class T>(const T*) {
     if (few) return launch_shrink<T, 64, 4>(params, row_blocks, stream);
     return plan.shrink_rows == 128 ? launch_shrink<T, 128, 12>(params, row_blocks, stream)
