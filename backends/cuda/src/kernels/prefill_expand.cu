@@ -11,17 +11,18 @@ namespace cuda {
 namespace {
 
 constexpr int kWarpRows = 16;
-constexpr int kWarpBytes = 8192;  // of y that a warp has in flight: 16 pieces of 16 bytes a lane
+constexpr int kWarpBytes = 2048;  // of y of a warp in a stage: 16 rows of 128 bytes, four pieces of 16 a lane
 constexpr int kSlab = 16;         // ranks of one matrix instruction
 constexpr int kSlabRowBytes = 32;
+constexpr int kFewStages = 6, kManyStages = 4;
 
-/// Columns of a block: 256 of 16 bits, 128 of 32.
+/// Columns of a step: 64 of 16 bits, 32 of 32.
 template <class TY>
 constexpr int kColumns = kWarpBytes / kWarpRows / static_cast<int>(sizeof(TY));
 
 struct ExpandParams {
   PartialHidden h;
-  int splits;
+  int partials;
   int wide_h;  // pairs of h at multiples of 8 bytes
   Hidden h_sum;
   const AdapterEntry* entries;
@@ -32,17 +33,20 @@ struct ExpandParams {
   void* y;
   std::int64_t y_stride;
   std::int64_t out[kMaxSlices];
+  int first_part[kMaxSlices];  // of a slice; a part is `steps` steps of columns
   int num_slices;
   int max_rank;
-  int chunks;  // of columns, all slices
+  int parts;
+  int steps;
+  int slabs;   // of B in a stage
   int wide_y;  // rows of y begin at multiples of 16 bytes
   int overwrites;
   int with_bias;
   int made_h;
 };
 
-/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums
-/// are eight columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
+/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums are eight
+/// columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
 __device__ __forceinline__ int permuted(int n) {
   return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2;
 }
@@ -74,7 +78,7 @@ __device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* 
       v[i / 4][i % 4 * 2 + 1] = pair.y;
     }
 #pragma unroll(kCount == 1 ? 2 : 1)
-    for (int split = 1; split < p.splits; ++split) {
+    for (int split = 1; split < p.partials; ++split) {
       float2 pairs[kCount * 4];
 #pragma unroll
       for (int i = 0; i < kCount * 4; ++i) {
@@ -90,7 +94,7 @@ __device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* 
   } else {
 #pragma unroll
     for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
-    for (int split = 0; split < p.splits; ++split) {
+    for (int split = 0; split < p.partials; ++split) {
 #pragma unroll
       for (int i = 0; i < kCount * 8; ++i) {
         const int c = column + i / 4 * 8 + i % 2;
@@ -160,24 +164,20 @@ __device__ __forceinline__ void multiply_group(float (&sums)[4][4], const Fragme
   }
 }
 
-/// The block's B: `columns` rows from first_column on, ranks [first, first + count) in slabs of
-/// kRowsOfSlab rows.
-template <class T, int kRowsOfSlab>
+/// kRows rows of B from `column` on, ranks [first, first + count), in slabs.
+template <class T, int kRows>
 __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride, bool wide,
-                                       std::int64_t first_column, std::int64_t out, int first,
-                                       int count) {
+                                       std::int64_t column, std::int64_t out, int first, int count) {
   const int pieces = (count + kSlab - 1) / kSlab * 2;
   const int shift = 32 - __clz(pieces - 1);  // pieces of a row take 2^shift threads in a row
-  for (int i = static_cast<int>(threadIdx.x); i < kRowsOfSlab << shift;
-       i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows << shift; i += static_cast<int>(blockDim.x)) {
     const int piece = i & ((1 << shift) - 1), n = i >> shift;
     if (piece >= pieces) continue;
     const int rank = piece * 8;
-    const int present = first_column + n < out ? min(max(count - rank, 0), 8) : 0;
-    const T* const from = present > 0 ? b + (first_column + n) * stride + first + rank : b;
-    const std::uint32_t at = to +
-                             static_cast<std::uint32_t>(piece / 2 * kRowsOfSlab * kSlabRowBytes) +
-                             slab_offset(permuted(n), piece % 2);
+    const int present = column + n < out ? min(max(count - rank, 0), 8) : 0;
+    const T* const from = present > 0 ? b + (column + n) * stride + first + rank : b;
+    const std::uint32_t at =
+        to + static_cast<std::uint32_t>(piece / 2 * kRows * kSlabRowBytes) + slab_offset(permuted(n), piece % 2);
     if (wide) {
       copy_16(at, from, present * 2);
     } else {
@@ -191,25 +191,21 @@ __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_
 /// What a lane needs to finish eight columns of two rows.
 template <class TY>
 struct Finish {
-  TY* y[2];  // at the lane's first column of the block
+  TY* y[2];  // at the lane's first column of the step
   bool has[2];
-  float f[2];  // scaling * token_weight
-  float unfit[2];
+  float f[2];      // scaling * token_weight
+  float f_sum[2];  // the same for a sum that was multiplied to fit
   bool with_bias;
   bool wide;
   bool overwrites;
-  int left;            // columns of the slice from there on
-  std::uint32_t bias;  // from there on, in shared memory
-  std::uint32_t own;   // the lane's pieces of y in shared memory
 };
 
+/// The lane's pieces of y in a stage, 512 bytes apart.
 template <class TY>
-__device__ __forceinline__ std::uint32_t piece_of(const Finish<TY>& to, int group, int r, int i) {
-  constexpr int kPieces = sizeof(TY) / 2;  // of eight columns
-  return to.own + static_cast<std::uint32_t>(((group * 2 + r) * kPieces + i) * 512);
+__device__ constexpr int piece_index(int group, int r, int i) {
+  return (group * 2 + r) * static_cast<int>(sizeof(TY) / 2) + i;
 }
-/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and
-/// back.
+/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and back.
 template <class TY>
 __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t piece, int count) {
 #pragma unroll 1
@@ -219,9 +215,7 @@ __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t pie
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(from[i]) : "memory");
     } else {
       const unsigned short bits = reinterpret_cast<const unsigned short*>(from)[i];
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)),
-                   "h"(bits)
-                   : "memory");
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)), "h"(bits) : "memory");
     }
   }
 }
@@ -234,44 +228,28 @@ __device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int co
       asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to[i]) : "r"(from) : "memory");
     } else {
       unsigned short bits;
-      asm volatile("ld.shared.u16 %0, [%1];"
-                   : "=h"(bits)
-                   : "r"(piece + static_cast<std::uint32_t>(i * 2))
-                   : "memory");
+      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(piece + static_cast<std::uint32_t>(i * 2)) : "memory");
       reinterpret_cast<unsigned short*>(to)[i] = bits;
     }
   }
 }
 
-/// y of the group's 32 columns.
-template <class TY>
-__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4],
-                                             int group) {
+/// y of the lane's two rows in a group of 32 columns. kWhole: all columns are there, at multiples of 16 bytes; else
+/// `left` columns are there from the lane's first on.
+template <class TY, bool kWhole>
+__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4], int group, int left,
+                                             std::uint32_t own, std::uint32_t bias_at) {
   constexpr int kPieces = sizeof(TY) / 2;
-  const int n = group * 32;
-  const int present = min(to.left - n, 8);
-  const bool full = to.wide && present == 8;
-  float bias[8] = {};
-  if (to.with_bias) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 v = load_shared_16(to.bias + static_cast<std::uint32_t>((n + i * 4) * 4));
-      bias[4 * i] = __uint_as_float(v.x);
-      bias[4 * i + 1] = __uint_as_float(v.y);
-      bias[4 * i + 2] = __uint_as_float(v.z);
-      bias[4 * i + 3] = __uint_as_float(v.w);
-    }
-  }
+  const bool full = kWhole || (to.wide && left >= 8);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float value[8];
-    if (to.overwrites) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] = 0.0f;
-    } else {
+    for (int i = 0; i < 8; ++i) value[i] = 0.0f;
+    if (!to.overwrites) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const uint4 bits = load_shared_16(piece_of(to, group, r, i));
+        const uint4 bits = load_shared_16(own + static_cast<std::uint32_t>(piece_index<TY>(group, r, i) * 512));
         const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
@@ -285,61 +263,92 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
         }
       }
     }
+    if (to.with_bias) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float delta = to.f[r] * (sums[i / 2][r * 2 + i % 2] * to.unfit[r] + bias[i]);
-      value[i] = to.overwrites ? delta : value[i] + delta;
+      for (int i = 0; i < 2; ++i) {
+        const uint4 v = load_shared_16(bias_at + static_cast<std::uint32_t>(group * 128 + i * 16));
+        const float bias[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                               __uint_as_float(v.w)};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const int c = i * 4 + w;
+          value[c] += fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], to.f[r] * bias[w]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) value[c] = fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], value[c]);
+    }
+    uint4 bits[kPieces];
+    if constexpr (kPieces == 2) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        bits[i] = make_uint4(__float_as_uint(value[4 * i]), __float_as_uint(value[4 * i + 1]),
+                             __float_as_uint(value[4 * i + 2]), __float_as_uint(value[4 * i + 3]));
+      }
+    } else {
+      bits[0] = make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
+                           narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
     }
     if (!to.has[r]) continue;
+    if (full) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      uint4 bits;
-      if constexpr (kPieces == 2) {
-        bits = make_uint4(__float_as_uint(value[4 * i]), __float_as_uint(value[4 * i + 1]),
-                          __float_as_uint(value[4 * i + 2]), __float_as_uint(value[4 * i + 3]));
-      } else {
-        bits = make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
-                          narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
+      for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to.y[r] + group * 32)[i] = bits[i];
+    } else {
+      const std::uint32_t piece = own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        store_shared_16(piece + static_cast<std::uint32_t>(i * 512), {bits[i].x, bits[i].y, bits[i].z, bits[i].w});
       }
-      if (full) {
-        reinterpret_cast<uint4*>(to.y[r] + n)[i] = bits;
-      } else {
-        store_shared_16(piece_of(to, group, r, i), {bits.x, bits.y, bits.z, bits.w});
-      }
+      put_elements(to.y[r] + group * 32, piece, min(left, 8));
     }
-    if (!full) put_elements(to.y[r] + n, piece_of(to, group, r, 0), present);
   }
 }
 
-template <int kPending>
-__device__ __forceinline__ void wait_step(int pending) {
-  if constexpr (kPending > 0) {
-    if (pending < kPending) return wait_step<kPending - 1>(pending);
+/// y of a step into the lane's pieces; `ahead` columns further than to.y.
+template <class TY>
+__device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool whole, int left, std::uint32_t own) {
+  constexpr int kGroups = kColumns<TY> / 32;
+  constexpr int kPieces = sizeof(TY) / 2;
+  if (whole) {
+    // Rows past the count are the last row again: no branches here.
+#pragma unroll
+    for (int i = 0; i < kGroups * 2 * kPieces; ++i) {
+      const TY* const from = to.y[i / kPieces % 2] + ahead + i / kPieces / 2 * 32;
+      copy_16(own + static_cast<std::uint32_t>(i * 512), reinterpret_cast<const uint4*>(from) + i % kPieces, 16);
+    }
+    return;
   }
-  wait_copies<kPending>();
+#pragma unroll 1
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const TY* const from = to.y[r] + ahead + group * 32;
+      const std::uint32_t piece = own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+      const int present = min(left - group * 32, 8);
+      if (to.wide && present == 8) {
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          copy_16(piece + static_cast<std::uint32_t>(i * 512), reinterpret_cast<const uint4*>(from) + i, 16);
+        }
+      } else if (to.has[r]) {
+        fetch_elements(from, piece, present);
+      }
+    }
+  }
 }
 
 template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
-    expand_tile(const __grid_constant__ ExpandParams p) {
+__global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__ ExpandParams p) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
-  constexpr int kSteps = 4;  // groups of copies of y
-  constexpr int kStepGroups = kGroups / kSteps;
-  constexpr int kPieces = sizeof(TY) / 2;
+  constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
   extern __shared__ __align__(128) unsigned char dynamic[];
-  const std::uint32_t shared_b = shared_address(dynamic);
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int index = static_cast<int>(blockIdx.x) / p.chunks;
-  int chunk = static_cast<int>(blockIdx.x) % p.chunks;
-  std::int64_t y_column = 0;
-  int slice = 0;
-  for (; slice < p.num_slices - 1; ++slice) {
-    const int of_slice = static_cast<int>((p.out[slice] + kCols - 1) / kCols);
-    if (chunk < of_slice) break;
-    chunk -= of_slice;
-    y_column += p.out[slice];
-  }
+  const std::uint32_t shared = shared_address(dynamic);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32, warp = thread / 32;
+  const int index = static_cast<int>(blockIdx.x) / p.parts;
+  const int part = static_cast<int>(blockIdx.x) - index * p.parts;
   RowBlock block;
   if (p.kind == Grouping::uniform) {
     block = blockDim.x == 128 ? find_row_block<Grouping::uniform, 64>(p.rows, index)
@@ -352,28 +361,28 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
     wait_for_previous();
     return;
   }
+  std::int64_t y_column = 0;
+  int slice = 0;
+  for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice) y_column += p.out[slice];
+  const int first_step = (part - p.first_part[slice]) * p.steps;
+  const std::int64_t out = p.out[slice];
+  const std::int64_t first_column = std::int64_t{first_step} * kCols;
+  const int columns = static_cast<int>(min(out - first_column, std::int64_t{p.steps} * kCols));  // of the block
+  const int steps = (columns + kCols - 1) / kCols;
+
   const AdapterEntry& entry = p.entries[block.slot * p.slot_stride + slice];
   const T* const b = static_cast<const T*>(entry.b);
   const std::int64_t b_stride = entry.b_row_stride;
   const float scaling = entry.scaling;
+  const float* const bias = p.with_bias ? entry.bias : nullptr;
   const bool bound = b != nullptr && (!p.made_h || entry.a != nullptr);
   const int rank = bound ? bounded_rank(entry, p.max_rank) : 0;
-  const std::int64_t first_column = std::int64_t{chunk} * kCols;
 
   Finish<TY> to;
-  std::int64_t rows[2];
-  const std::int64_t out = p.out[slice];
-  to.left = static_cast<int>(min(out - first_column, std::int64_t{kCols})) - lane % 4 * 8;
+  int rows[2];
   to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
-  to.overwrites = p.overwrites || rank == 0;
-  const bool whole = to.wide && out - first_column >= kCols;  // the block's columns
-  const float* const bias = p.with_bias ? entry.bias : nullptr;
-  to.with_bias = bias != nullptr;
-  const std::uint32_t shared_bias =
-      shared_b +
-      static_cast<std::uint32_t>(min(kSlabs, (p.max_rank + 15) / 16) * kCols * kSlabRowBytes);
-  to.bias = shared_bias + static_cast<std::uint32_t>(lane % 4 * 32);
-  to.own = shared_bias + static_cast<std::uint32_t>(kCols * 4 + warp * kWarpBytes + lane * 16);
+  to.overwrites = p.overwrites;
+  to.with_bias = bias != nullptr && rank > 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = warp * kWarpRows + lane / 4 + r * 8;
@@ -382,79 +391,65 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
     rows[r] = p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
                                           : row_at<Grouping::segments>(p.rows, block, at);
     to.y[r] = static_cast<TY*>(p.y) + rows[r] * p.y_stride + y_column + first_column + lane % 4 * 8;
-    to.unfit[r] = 1.0f;
     to.f[r] = scaling;
     if (p.token_weights != nullptr) to.f[r] *= p.token_weights[rows[r]];
+    to.f_sum[r] = to.f[r];
   }
-  if (rank == 0) {
+  if (rank == 0 && !p.overwrites) {
     wait_for_previous();
-    if (!p.overwrites) return;
-    const float zeros[4][4] = {};
-    to.f[0] = to.f[1] = 0.0f;
-    to.with_bias = false;
-    for (int group = 0; group < kGroups; ++group) {
-      finish_group(to, zeros, group);
-    }
     return;
   }
 
-  // Nothing below here depends on the kernel before but h: B and y are under way when it ends.
+  // Stages of a ring: B, bias and y of a step.
+  const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
+  const std::uint32_t y_offset = bias_offset + kCols * 4;
+  const std::uint32_t stage_bytes = y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kWarpBytes);
+  const std::uint32_t own_offset = y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
   const bool wide_b = reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && b_stride % 8 == 0;
   const bool fits = rank <= kSlabs * kSlab;
-  if (fits) load_b<T, kCols>(shared_b, b, b_stride, wide_b, first_column, out, 0, rank);
-  if (to.with_bias) {
-    for (int i = static_cast<int>(threadIdx.x); i < kCols; i += static_cast<int>(blockDim.x)) {
-      const float value = first_column + i < out ? bias[first_column + i] : 0.0f;
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_bias + static_cast<std::uint32_t>(i * 4)),
-                   "f"(value)
-                   : "memory");
-    }
-  }
-  commit_copies();
-  if (whole && !p.overwrites) {
-    // Rows past the count are the last row again: no branches here.
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-          copy_16(piece_of(to, group, r, i),
-                  reinterpret_cast<const uint4*>(to.y[r] + group * 32) + i, 16);
-        }
-      }
-      if (group % kStepGroups == kStepGroups - 1) commit_copies();
-    }
-  } else {
-    if (!p.overwrites) {
-#pragma unroll 1
-      for (int group = 0; group < kGroups; ++group) {
-        const int present = min(to.left - group * 32, 8);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const TY* const from = to.y[r] + group * 32;
-          if (to.wide && present == 8) {
-#pragma unroll
-            for (int i = 0; i < kPieces; ++i) {
-              copy_16(piece_of(to, group, r, i), reinterpret_cast<const uint4*>(from) + i, 16);
-            }
-          } else if (to.has[r]) {
-            fetch_elements(from, piece_of(to, group, r, 0), present);
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) commit_copies();
-  }
+  const int lane_columns = columns - lane % 4 * 8;
+  const auto is_whole = [&](int step) { return to.wide && (step + 1) * kCols <= columns; };
+  const auto load_bias = [&](std::uint32_t stage, int step) {
+    if (!to.with_bias || thread >= kCols) return;
+    const std::int64_t column = first_column + step * kCols + thread;
+    const float* const from = bias + (column < out ? column : 0);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(stage + bias_offset + thread * 4), "l"(from),
+                 "r"(column < out ? 4 : 0)
+                 : "memory");
+  };
+  const auto load = [&](std::uint32_t stage, int step, int ahead) {
+    load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
+    load_bias(stage, step);
+    if (!p.overwrites) load_y(to, ahead, is_whole(step), lane_columns - step * kCols, stage + own_offset);
+  };
 
+  // Nothing here depends on the kernel before but h: B and y are under way when it ends.
+  if (fits && rank > 0) {
+#pragma unroll
+    for (int step = 0; step < kStages - 1; ++step) {
+      if (step < steps) load(shared + step * stage_bytes, step, step * kCols);
+      commit_copies();
+    }
+  }
   const float* h[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r)
+  for (int r = 0; r < 2; ++r) {
     h[r] = p.h.data + rows[r] * p.h.stride + static_cast<std::int64_t>(slice) * p.max_rank;
+  }
   wait_for_previous();
-
-  if (p.h_sum.data != nullptr && chunk == 0) {
+  if (rank == 0) {
+    const float zeros[4][4] = {};
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        finish_group<TY, false>(to, zeros, group, lane_columns - step * kCols - group * 32, shared + own_offset, shared);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) to.y[r] += kCols;
+    }
+    return;
+  }
+  if (p.h_sum.data != nullptr && first_step == 0) {
     for (int first = 0; first < rank; first += kSlab) {
       float v[1][8];
       load_hidden(p, h, first, rank, lane, v);
@@ -462,8 +457,7 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
       for (int i = 0; i < 8; ++i) {
         const int r = i / 2 % 2, column = first + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (to.has[r] && column < rank) {
-          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank +
-                       column] = v[0][i];
+          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank + column] = v[0][i];
         }
       }
     }
@@ -471,98 +465,109 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
 
   if (fits) {
     const int slabs = (rank + kSlab - 1) / kSlab;
-    float v[kSlabs][8];
-    float most[2] = {0.0f, 0.0f};
-    load_hidden(p, h, 0, rank, lane, v);
-    mask_hidden(0, rank, lane, v);
-#pragma unroll
-    for (int s = 0; s < kSlabs; ++s) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[s][i]));
-    }
-    float fit[2];
-    fit_rows<T>(most[0], most[1], fit, to.unfit);
     Fragment fragments[kSlabs];
+    {
+      float v[kSlabs][8];
+      load_hidden(p, h, 0, rank, lane, v);
+      mask_hidden(0, rank, lane, v);
+      float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
+      if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-    for (int s = 0; s < kSlabs; ++s) fragments[s] = make_fragment<T>(v[s], fit);
-    wait_copies<kSteps>();
-    __syncthreads();
-    // Not unrolled: the registers are worth more than what the compiler would keep from step to
-    // step.
+        for (int i = 0; i < kSlabs * 8; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[i / 8][i % 8]));
+      }
+      fit_rows<T>(most[0], most[1], fit, unfit);
+#pragma unroll
+      for (int s = 0; s < kSlabs; ++s) fragments[s] = make_fragment<T>(v[s], fit);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) to.f_sum[r] = to.f[r] * unfit[r];
+    }
+    int place = 0;
 #pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < steps; ++step) {
+      wait_copies<kStages - 2>();
+      __syncthreads();  // B of this step is there, and all have left the step before
+      const int next = step + kStages - 1;
+      if (next < steps) {
+        load(shared + static_cast<std::uint32_t>(place == 0 ? kStages - 1 : place - 1) * stage_bytes, next,
+             (kStages - 1) * kCols);
+      }
+      commit_copies();
+      const std::uint32_t stage = shared + static_cast<std::uint32_t>(place) * stage_bytes;
+      const bool whole = is_whole(step);
 #pragma unroll
-      for (int i = 0; i < kStepGroups; ++i) {
-        const int group = step * kStepGroups + i;
+      for (int group = 0; group < kGroups; ++group) {
         float sums[4][4] = {};
 #pragma unroll
         for (int s = 0; s < kSlabs; ++s) {
-          if (s < slabs) {
-            multiply_group<T>(sums, fragments[s], shared_b + s * kCols * kSlabRowBytes, group,
-                              lane);
-          }
+          if (s < slabs) multiply_group<T>(sums, fragments[s], stage + s * kCols * kSlabRowBytes, group, lane);
         }
-        if (i == 0) wait_step<kSteps - 1>(kSteps - 1 - step);
-        finish_group(to, sums, group);
+        const std::uint32_t bias_at = stage + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32);
+        if (whole) {
+          finish_group<TY, true>(to, sums, group, 8, stage + own_offset, bias_at);
+        } else {
+          finish_group<TY, false>(to, sums, group, lane_columns - step * kCols - group * 32, stage + own_offset,
+                                  bias_at);
+        }
       }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) to.y[r] += kCols;
+      place = place == kStages - 1 ? 0 : place + 1;
     }
     return;
   }
+
+  // More ranks than a stage has: B in two stages of its own, h again for every step.
   if constexpr (kSlabs > 1) {
-    // More ranks than B of all columns would fit: 64 columns after another, their sums in registers
-    // over the ranks.
-    constexpr int kPart = 64;
-    constexpr int kStageSlabs = kSlabs * kCols / kPart / 2;  // two stages of B
-    constexpr int kStageBytes = kStageSlabs * kPart * kSlabRowBytes;
-    const int stages = (rank + kStageSlabs * kSlab - 1) / (kStageSlabs * kSlab);
-    const auto load_stage = [&](int stage, std::int64_t column) {
-      const int from = stage * kStageSlabs * kSlab;
-      load_b<T, kPart>(shared_b + static_cast<std::uint32_t>(stage % 2 * kStageBytes), b, b_stride,
-                       wide_b, column, out, from, min(kStageSlabs * kSlab, rank - from));
-      commit_copies();
-    };
-    for (int part = 0; part < kCols / kPart; ++part) {
-      const std::int64_t column = first_column + part * kPart;
-      if (column >= out) break;
-      float sums[kPart / 32][4][4] = {};
+    constexpr int kStageSlabs = 8;
+    constexpr std::uint32_t kStageBytes = kStageSlabs * kCols * kSlabRowBytes;
+    const std::uint32_t shared_b = shared + stage_bytes;  // the first stage keeps y and bias
+    const int parts_of_rank = (rank + kStageSlabs * kSlab - 1) / (kStageSlabs * kSlab);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      const std::int64_t column = first_column + step * kCols;
+      const auto load_part = [&](int i) {
+        const int from = i * kStageSlabs * kSlab;
+        load_b<T, kCols>(shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes, b, b_stride, wide_b, column, out,
+                         from, min(kStageSlabs * kSlab, rank - from));
+        commit_copies();
+      };
+      load_bias(shared, step);
+      if (!p.overwrites) load_y(to, 0, is_whole(step), lane_columns - step * kCols, shared + own_offset);
+      load_part(0);
+      float sums[kGroups][4][4] = {};
       float v[1][8];
-      load_stage(0, column);
       load_hidden(p, h, 0, rank, lane, v);
-      for (int stage = 0; stage < stages; ++stage) {
-        if (stage + 1 < stages) {
-          load_stage(stage + 1, column);
+#pragma unroll 1
+      for (int i = 0; i < parts_of_rank; ++i) {
+        if (i + 1 < parts_of_rank) {
+          load_part(i + 1);
           wait_copies<1>();
         } else {
           wait_copies<0>();
         }
         __syncthreads();
-        const std::uint32_t stage_b =
-            shared_b + static_cast<std::uint32_t>(stage % 2 * kStageBytes);
 #pragma unroll 1
         for (int s = 0; s < kStageSlabs; ++s) {
-          const int first = (stage * kStageSlabs + s) * kSlab;
+          const int first = (i * kStageSlabs + s) * kSlab;
           if (first >= rank) break;
           mask_hidden(first, rank, lane, v);
           float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
           if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
-              most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[0][i]));
+            for (int j = 0; j < 8; ++j) most[j / 2 % 2] = fmaxf(most[j / 2 % 2], finite_magnitude(v[0][j]));
           }
           fit_rows<T>(most[0], most[1], fit, unfit);
           const Fragment fragment = make_fragment<T>(v[0], fit);
           if (first + kSlab < rank) load_hidden(p, h, first + kSlab, rank, lane, v);
+          const std::uint32_t slab = shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes +
+                                     static_cast<std::uint32_t>(s * kCols * kSlabRowBytes);
 #pragma unroll
-          for (int group = 0; group < kPart / 32; ++group) {
-            const std::uint32_t slab =
-                stage_b + static_cast<std::uint32_t>(s * kPart * kSlabRowBytes);
+          for (int group = 0; group < kGroups; ++group) {
             if constexpr (std::is_same_v<T, __half>) {
               float of_slab[4][4] = {};
               multiply_group<T>(of_slab, fragment, slab, group, lane);
 #pragma unroll
-              for (int i = 0; i < 16; ++i)
-                sums[group][i / 4][i % 4] += of_slab[i / 4][i % 4] * unfit[i / 2 % 2];
+              for (int j = 0; j < 16; ++j) sums[group][j / 4][j % 4] += of_slab[j / 4][j % 4] * unfit[j / 2 % 2];
             } else {
               multiply_group<T>(sums[group], fragment, slab, group, lane);
             }
@@ -571,40 +576,63 @@ __global__ void __launch_bounds__(256, kSlabs == 1 ? 3 : 2)
         __syncthreads();
       }
 #pragma unroll
-      for (int group = 0; group < kPart / 32; ++group)
-        finish_group(to, sums[group], part * (kPart / 32) + group);
+      for (int group = 0; group < kGroups; ++group) {
+        finish_group<TY, false>(to, sums[group], group, lane_columns - step * kCols - group * 32, shared + own_offset,
+                                shared + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32));
+      }
+      __syncthreads();  // the bias is everybody's
+#pragma unroll
+      for (int r = 0; r < 2; ++r) to.y[r] += kCols;
     }
   }
 }
 
 template <class T, class TY, int kSlabs>
-Status launch_expand(const ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps,
-                     cudaStream_t stream) {
+Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps, cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  const int slabs =
-      static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
   const int warps = rows / kWarpRows;
-  return launch_shaped(
-      &expand_tile<T, TY, kSlabs>,
-      {.blocks = row_blocks * params.chunks,
-       .threads = warps * 32,
-       .shared_bytes = kColumns<TY> * (slabs * kSlabRowBytes + 4) + warps * kWarpBytes,
-       .overlaps = overlaps},
-      &prepared, stream, params);
+  params.slabs = static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
+  // Where ranks do not fit a stage, the stages hold more slabs than their own.
+  if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
+  const int stage_bytes = kColumns<TY> * (params.slabs * kSlabRowBytes + 4) + warps * kWarpBytes;
+  return launch_shaped(&expand_columns<T, TY, kSlabs>,
+                       {.blocks = row_blocks * params.parts,
+                        .threads = warps * 32,
+                        .shared_bytes = (kSlabs == 1 ? kFewStages : kManyStages) * stage_bytes,
+                        .overlaps = overlaps},
+                       &prepared, stream, params);
+}
+
+/// Steps of a block: few enough that the device is full, many enough that beginning a block costs little.
+int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t columns, std::int64_t slots) {
+  std::int64_t longest = 1;
+  for (int s = 0; s < shape.num_slices; ++s) longest = std::max(longest, divide_up(shape.out[s], columns));
+  std::int64_t best = 1, best_cost = INT64_MAX;
+  for (std::int64_t steps = 2; steps <= 64; ++steps) {
+    std::int64_t parts = 0;
+    for (int s = 0; s < shape.num_slices; ++s) parts += divide_up(divide_up(shape.out[s], columns), steps);
+    const std::int64_t cost = divide_up(row_blocks * parts, slots) * (steps + 4);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = steps;
+    }
+    if (steps >= longest) break;
+  }
+  return static_cast<int>(best);
 }
 
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights,
-                      const TensorView& y, const PrefillExpandOptions& options,
-                      const PrefillPlan& plan, const PrefillDevice& device, cudaStream_t stream) {
+                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights, const TensorView& y,
+                      const PrefillExpandOptions& options, const PrefillPlan& plan, const PrefillDevice& device,
+                      cudaStream_t stream) {
   const TableShape& shape = table.shape;
   ExpandParams params{};
   params.h = h;
-  params.splits = plan.partials();
-  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
-                  h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
+  params.partials = plan.partials();
+  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
+                  shape.max_rank % 2 == 0;
   params.h_sum = options.h_sum;
   params.entries = table.entries;
   params.slot_stride = table.slot_stride;
@@ -617,17 +645,17 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.max_rank = shape.max_rank;
   const std::int64_t width = static_cast<std::int64_t>(size_of(y.dtype));
   const std::int64_t columns = kWarpBytes / kWarpRows / width;
-  std::int64_t chunks = 0;
+  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
+  params.steps = plan.expand_steps > 0 ? plan.expand_steps
+                                       : choose_steps(row_blocks, shape, columns,
+                                                      std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
-    chunks += divide_up(shape.out[s], columns);
+    params.first_part[s] = params.parts;
+    params.parts += static_cast<int>(divide_up(divide_up(shape.out[s], columns), params.steps));
   }
-  if (active_rows == 0 || chunks == 0) return {};
-  const std::int64_t row_blocks =
-      row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
-  params.chunks = static_cast<int>(chunks);
-  params.wide_y =
-      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
+  if (active_rows == 0 || params.parts == 0) return {};
+  params.wide_y = reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;

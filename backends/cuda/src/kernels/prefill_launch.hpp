@@ -40,6 +40,8 @@ Status launch_shaped(void (*kernel)(Params), const LaunchShape& shape,
         to_status(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                   "cudaDeviceGetAttribute");
     if (status.ok()) status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    // All kernels ask for the same carveout: changing it between two kernels would keep them from overlapping.
+    if (status.ok()) status = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (!status.ok()) return status;
     if (device <= 63) prepared->fetch_or(bit, std::memory_order_release);
   }
