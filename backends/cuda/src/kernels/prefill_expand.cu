@@ -11,8 +11,9 @@ namespace cuda {
 namespace {
 
 constexpr int kWarpRows = 16;
-constexpr int kWarpBytes = 2048;  // of y of a warp in a stage: 16 rows of 128 bytes, four pieces of 16 a lane
-constexpr int kSlab = 16;         // ranks of one matrix instruction
+constexpr int kWarpBytes =
+    2048;  // of y of a warp in a stage: 16 rows of 128 bytes, four pieces of 16 a lane
+constexpr int kSlab = 16;  // ranks of one matrix instruction
 constexpr int kSlabRowBytes = 32;
 constexpr int kFewStages = 6, kManyStages = 4;
 
@@ -45,8 +46,8 @@ struct ExpandParams {
   int made_h;
 };
 
-/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums are eight
-/// columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
+/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums
+/// are eight columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
 __device__ __forceinline__ int permuted(int n) {
   return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2;
 }
@@ -167,17 +168,19 @@ __device__ __forceinline__ void multiply_group(float (&sums)[4][4], const Fragme
 /// kRows rows of B from `column` on, ranks [first, first + count), in slabs.
 template <class T, int kRows>
 __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride, bool wide,
-                                       std::int64_t column, std::int64_t out, int first, int count) {
+                                       std::int64_t column, std::int64_t out, int first,
+                                       int count) {
   const int pieces = (count + kSlab - 1) / kSlab * 2;
   const int shift = 32 - __clz(pieces - 1);  // pieces of a row take 2^shift threads in a row
-  for (int i = static_cast<int>(threadIdx.x); i < kRows << shift; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows << shift;
+       i += static_cast<int>(blockDim.x)) {
     const int piece = i & ((1 << shift) - 1), n = i >> shift;
     if (piece >= pieces) continue;
     const int rank = piece * 8;
     const int present = column + n < out ? min(max(count - rank, 0), 8) : 0;
     const T* const from = present > 0 ? b + (column + n) * stride + first + rank : b;
-    const std::uint32_t at =
-        to + static_cast<std::uint32_t>(piece / 2 * kRows * kSlabRowBytes) + slab_offset(permuted(n), piece % 2);
+    const std::uint32_t at = to + static_cast<std::uint32_t>(piece / 2 * kRows * kSlabRowBytes) +
+                             slab_offset(permuted(n), piece % 2);
     if (wide) {
       copy_16(at, from, present * 2);
     } else {
@@ -205,7 +208,8 @@ template <class TY>
 __device__ constexpr int piece_index(int group, int r, int i) {
   return (group * 2 + r) * static_cast<int>(sizeof(TY) / 2) + i;
 }
-/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and back.
+/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and
+/// back.
 template <class TY>
 __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t piece, int count) {
 #pragma unroll 1
@@ -215,7 +219,9 @@ __device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t pie
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(from[i]) : "memory");
     } else {
       const unsigned short bits = reinterpret_cast<const unsigned short*>(from)[i];
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)), "h"(bits) : "memory");
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)),
+                   "h"(bits)
+                   : "memory");
     }
   }
 }
@@ -228,28 +234,34 @@ __device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int co
       asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to[i]) : "r"(from) : "memory");
     } else {
       unsigned short bits;
-      asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(piece + static_cast<std::uint32_t>(i * 2)) : "memory");
+      asm volatile("ld.shared.u16 %0, [%1];"
+                   : "=h"(bits)
+                   : "r"(piece + static_cast<std::uint32_t>(i * 2))
+                   : "memory");
       reinterpret_cast<unsigned short*>(to)[i] = bits;
     }
   }
 }
 
-/// y of the lane's two rows in a group of 32 columns. kWhole: all columns are there, at multiples of 16 bytes; else
-/// `left` columns are there from the lane's first on.
-template <class TY, bool kWhole>
-__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4], int group, int left,
-                                             std::uint32_t own, std::uint32_t bias_at) {
+/// y of the lane's two rows in a group of 32 columns. kPlain: accumulating without a bias, and all
+/// columns are there, at multiples of 16 bytes; else `left` columns are there from the lane's first
+/// on.
+template <class TY, bool kPlain>
+__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4],
+                                             int group, int left, std::uint32_t own,
+                                             std::uint32_t bias_at) {
   constexpr int kPieces = sizeof(TY) / 2;
-  const bool full = kWhole || (to.wide && left >= 8);
+  const bool full = kPlain || (to.wide && left >= 8);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float value[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] = 0.0f;
-    if (!to.overwrites) {
+    if (kPlain || !to.overwrites) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        const uint4 bits = load_shared_16(own + static_cast<std::uint32_t>(piece_index<TY>(group, r, i) * 512));
+        const uint4 bits =
+            load_shared_16(own + static_cast<std::uint32_t>(piece_index<TY>(group, r, i) * 512));
         const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
@@ -263,7 +275,7 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
         }
       }
     }
-    if (to.with_bias) {
+    if (!kPlain && to.with_bias) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint4 v = load_shared_16(bias_at + static_cast<std::uint32_t>(group * 128 + i * 16));
@@ -277,7 +289,8 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
       }
     } else {
 #pragma unroll
-      for (int c = 0; c < 8; ++c) value[c] = fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], value[c]);
+      for (int c = 0; c < 8; ++c)
+        value[c] = fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], value[c]);
     }
     uint4 bits[kPieces];
     if constexpr (kPieces == 2) {
@@ -287,18 +300,21 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
                              __float_as_uint(value[4 * i + 2]), __float_as_uint(value[4 * i + 3]));
       }
     } else {
-      bits[0] = make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
-                           narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
+      bits[0] =
+          make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
+                     narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
     }
     if (!to.has[r]) continue;
     if (full) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to.y[r] + group * 32)[i] = bits[i];
     } else {
-      const std::uint32_t piece = own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+      const std::uint32_t piece =
+          own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        store_shared_16(piece + static_cast<std::uint32_t>(i * 512), {bits[i].x, bits[i].y, bits[i].z, bits[i].w});
+        store_shared_16(piece + static_cast<std::uint32_t>(i * 512),
+                        {bits[i].x, bits[i].y, bits[i].z, bits[i].w});
       }
       put_elements(to.y[r] + group * 32, piece, min(left, 8));
     }
@@ -307,7 +323,8 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
 
 /// y of a step into the lane's pieces; `ahead` columns further than to.y.
 template <class TY>
-__device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool whole, int left, std::uint32_t own) {
+__device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool whole, int left,
+                                       std::uint32_t own) {
   constexpr int kGroups = kColumns<TY> / 32;
   constexpr int kPieces = sizeof(TY) / 2;
   if (whole) {
@@ -315,7 +332,8 @@ __device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool who
 #pragma unroll
     for (int i = 0; i < kGroups * 2 * kPieces; ++i) {
       const TY* const from = to.y[i / kPieces % 2] + ahead + i / kPieces / 2 * 32;
-      copy_16(own + static_cast<std::uint32_t>(i * 512), reinterpret_cast<const uint4*>(from) + i % kPieces, 16);
+      copy_16(own + static_cast<std::uint32_t>(i * 512),
+              reinterpret_cast<const uint4*>(from) + i % kPieces, 16);
     }
     return;
   }
@@ -324,12 +342,14 @@ __device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool who
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const TY* const from = to.y[r] + ahead + group * 32;
-      const std::uint32_t piece = own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+      const std::uint32_t piece =
+          own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
       const int present = min(left - group * 32, 8);
       if (to.wide && present == 8) {
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) {
-          copy_16(piece + static_cast<std::uint32_t>(i * 512), reinterpret_cast<const uint4*>(from) + i, 16);
+          copy_16(piece + static_cast<std::uint32_t>(i * 512),
+                  reinterpret_cast<const uint4*>(from) + i, 16);
         }
       } else if (to.has[r]) {
         fetch_elements(from, piece, present);
@@ -363,11 +383,13 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
   }
   std::int64_t y_column = 0;
   int slice = 0;
-  for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice) y_column += p.out[slice];
+  for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice)
+    y_column += p.out[slice];
   const int first_step = (part - p.first_part[slice]) * p.steps;
   const std::int64_t out = p.out[slice];
   const std::int64_t first_column = std::int64_t{first_step} * kCols;
-  const int columns = static_cast<int>(min(out - first_column, std::int64_t{p.steps} * kCols));  // of the block
+  const int columns =
+      static_cast<int>(min(out - first_column, std::int64_t{p.steps} * kCols));  // of the block
   const int steps = (columns + kCols - 1) / kCols;
 
   const AdapterEntry& entry = p.entries[block.slot * p.slot_stride + slice];
@@ -403,8 +425,10 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
   const std::uint32_t y_offset = bias_offset + kCols * 4;
-  const std::uint32_t stage_bytes = y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kWarpBytes);
-  const std::uint32_t own_offset = y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
+  const std::uint32_t stage_bytes =
+      y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kWarpBytes);
+  const std::uint32_t own_offset =
+      y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
   const bool wide_b = reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && b_stride % 8 == 0;
   const bool fits = rank <= kSlabs * kSlab;
   const int lane_columns = columns - lane % 4 * 8;
@@ -413,14 +437,39 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
     if (!to.with_bias || thread >= kCols) return;
     const std::int64_t column = first_column + step * kCols + thread;
     const float* const from = bias + (column < out ? column : 0);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(stage + bias_offset + thread * 4), "l"(from),
-                 "r"(column < out ? 4 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(stage + bias_offset + thread * 4),
+        "l"(from), "r"(column < out ? 4 : 0)
+        : "memory");
   };
+  // The thread's pieces of B: every turn of the block's threads is `turn` rows further.
+  const int pieces = max((rank + kSlab - 1) / kSlab, 1) * 2;
+  const int shift = 32 - __clz(pieces - 1);
+  const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
+  const int turn =
+      static_cast<int>(blockDim.x) >> shift;  // 16 or a multiple of 32, or more than all
+  const int piece_bytes = min(max(rank - piece * 8, 0), 8) * 2;
+  const T* const b_piece = b + (first_column + n) * b_stride + (piece_bytes > 0 ? piece * 8 : 0);
+  const std::uint32_t b_offset = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
+                                 slab_offset(permuted(n), piece % 2);
   const auto load = [&](std::uint32_t stage, int step, int ahead) {
-    load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
+    if (wide_b && (step + 1) * kCols <= columns) {
+      if (piece < pieces) {
+        for (int i = 0; i * turn + n < kCols; ++i) {
+          std::uint32_t at = b_offset + static_cast<std::uint32_t>(i * turn * kSlabRowBytes);
+          // 16 rows further in B are 4 rows further in the slab.
+          if (turn == 16)
+            at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) +
+                 static_cast<std::uint32_t>(i / 2 * 1024);
+          copy_16(stage + at, b_piece + (step * kCols + i * turn) * b_stride, piece_bytes);
+        }
+      }
+    } else {
+      load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
+    }
     load_bias(stage, step);
-    if (!p.overwrites) load_y(to, ahead, is_whole(step), lane_columns - step * kCols, stage + own_offset);
+    if (!p.overwrites)
+      load_y(to, ahead, is_whole(step), lane_columns - step * kCols, stage + own_offset);
   };
 
   // Nothing here depends on the kernel before but h: B and y are under way when it ends.
@@ -442,7 +491,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
     for (int step = 0; step < steps; ++step) {
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        finish_group<TY, false>(to, zeros, group, lane_columns - step * kCols - group * 32, shared + own_offset, shared);
+        finish_group<TY, false>(to, zeros, group, lane_columns - step * kCols - group * 32,
+                                shared + own_offset, shared);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) to.y[r] += kCols;
@@ -457,7 +507,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       for (int i = 0; i < 8; ++i) {
         const int r = i / 2 % 2, column = first + i / 4 * 8 + lane % 4 * 2 + i % 2;
         if (to.has[r] && column < rank) {
-          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank + column] = v[0][i];
+          p.h_sum.data[rows[r] * p.h_sum.stride + static_cast<std::int64_t>(slice) * p.max_rank +
+                       column] = v[0][i];
         }
       }
     }
@@ -473,7 +524,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
       if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-        for (int i = 0; i < kSlabs * 8; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[i / 8][i % 8]));
+        for (int i = 0; i < kSlabs * 8; ++i)
+          most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[i / 8][i % 8]));
       }
       fit_rows<T>(most[0], most[1], fit, unfit);
 #pragma unroll
@@ -481,6 +533,7 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 #pragma unroll
       for (int r = 0; r < 2; ++r) to.f_sum[r] = to.f[r] * unfit[r];
     }
+    const bool plain = !to.overwrites && !to.with_bias;
     int place = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -488,8 +541,9 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       __syncthreads();  // B of this step is there, and all have left the step before
       const int next = step + kStages - 1;
       if (next < steps) {
-        load(shared + static_cast<std::uint32_t>(place == 0 ? kStages - 1 : place - 1) * stage_bytes, next,
-             (kStages - 1) * kCols);
+        load(
+            shared + static_cast<std::uint32_t>(place == 0 ? kStages - 1 : place - 1) * stage_bytes,
+            next, (kStages - 1) * kCols);
       }
       commit_copies();
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(place) * stage_bytes;
@@ -499,14 +553,16 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
         float sums[4][4] = {};
 #pragma unroll
         for (int s = 0; s < kSlabs; ++s) {
-          if (s < slabs) multiply_group<T>(sums, fragments[s], stage + s * kCols * kSlabRowBytes, group, lane);
+          if (s < slabs)
+            multiply_group<T>(sums, fragments[s], stage + s * kCols * kSlabRowBytes, group, lane);
         }
-        const std::uint32_t bias_at = stage + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32);
-        if (whole) {
+        const std::uint32_t bias_at =
+            stage + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32);
+        if (plain && whole) {
           finish_group<TY, true>(to, sums, group, 8, stage + own_offset, bias_at);
         } else {
-          finish_group<TY, false>(to, sums, group, lane_columns - step * kCols - group * 32, stage + own_offset,
-                                  bias_at);
+          finish_group<TY, false>(to, sums, group, lane_columns - step * kCols - group * 32,
+                                  stage + own_offset, bias_at);
         }
       }
 #pragma unroll
@@ -527,12 +583,13 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       const std::int64_t column = first_column + step * kCols;
       const auto load_part = [&](int i) {
         const int from = i * kStageSlabs * kSlab;
-        load_b<T, kCols>(shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes, b, b_stride, wide_b, column, out,
-                         from, min(kStageSlabs * kSlab, rank - from));
+        load_b<T, kCols>(shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes, b, b_stride,
+                         wide_b, column, out, from, min(kStageSlabs * kSlab, rank - from));
         commit_copies();
       };
       load_bias(shared, step);
-      if (!p.overwrites) load_y(to, 0, is_whole(step), lane_columns - step * kCols, shared + own_offset);
+      if (!p.overwrites)
+        load_y(to, 0, is_whole(step), lane_columns - step * kCols, shared + own_offset);
       load_part(0);
       float sums[kGroups][4][4] = {};
       float v[1][8];
@@ -554,7 +611,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
           float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
           if constexpr (std::is_same_v<T, __half>) {
 #pragma unroll
-            for (int j = 0; j < 8; ++j) most[j / 2 % 2] = fmaxf(most[j / 2 % 2], finite_magnitude(v[0][j]));
+            for (int j = 0; j < 8; ++j)
+              most[j / 2 % 2] = fmaxf(most[j / 2 % 2], finite_magnitude(v[0][j]));
           }
           fit_rows<T>(most[0], most[1], fit, unfit);
           const Fragment fragment = make_fragment<T>(v[0], fit);
@@ -567,7 +625,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
               float of_slab[4][4] = {};
               multiply_group<T>(of_slab, fragment, slab, group, lane);
 #pragma unroll
-              for (int j = 0; j < 16; ++j) sums[group][j / 4][j % 4] += of_slab[j / 4][j % 4] * unfit[j / 2 % 2];
+              for (int j = 0; j < 16; ++j)
+                sums[group][j / 4][j % 4] += of_slab[j / 4][j % 4] * unfit[j / 2 % 2];
             } else {
               multiply_group<T>(sums[group], fragment, slab, group, lane);
             }
@@ -577,7 +636,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       }
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        finish_group<TY, false>(to, sums[group], group, lane_columns - step * kCols - group * 32, shared + own_offset,
+        finish_group<TY, false>(to, sums[group], group, lane_columns - step * kCols - group * 32,
+                                shared + own_offset,
                                 shared + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32));
       }
       __syncthreads();  // the bias is everybody's
@@ -588,10 +648,12 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 }
 
 template <class T, class TY, int kSlabs>
-Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps, cudaStream_t stream) {
+Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps,
+                     cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
   const int warps = rows / kWarpRows;
-  params.slabs = static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
+  params.slabs =
+      static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
   // Where ranks do not fit a stage, the stages hold more slabs than their own.
   if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
   const int stage_bytes = kColumns<TY> * (params.slabs * kSlabRowBytes + 4) + warps * kWarpBytes;
@@ -603,14 +665,18 @@ Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bo
                        &prepared, stream, params);
 }
 
-/// Steps of a block: few enough that the device is full, many enough that beginning a block costs little.
-int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t columns, std::int64_t slots) {
+/// Steps of a block: few enough that the device is full, many enough that beginning a block costs
+/// little.
+int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t columns,
+                 std::int64_t slots) {
   std::int64_t longest = 1;
-  for (int s = 0; s < shape.num_slices; ++s) longest = std::max(longest, divide_up(shape.out[s], columns));
+  for (int s = 0; s < shape.num_slices; ++s)
+    longest = std::max(longest, divide_up(shape.out[s], columns));
   std::int64_t best = 1, best_cost = INT64_MAX;
   for (std::int64_t steps = 2; steps <= 64; ++steps) {
     std::int64_t parts = 0;
-    for (int s = 0; s < shape.num_slices; ++s) parts += divide_up(divide_up(shape.out[s], columns), steps);
+    for (int s = 0; s < shape.num_slices; ++s)
+      parts += divide_up(divide_up(shape.out[s], columns), steps);
     const std::int64_t cost = divide_up(row_blocks * parts, slots) * (steps + 4);
     if (cost < best_cost) {
       best_cost = cost;
@@ -624,15 +690,15 @@ int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t 
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
-                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights, const TensorView& y,
-                      const PrefillExpandOptions& options, const PrefillPlan& plan, const PrefillDevice& device,
-                      cudaStream_t stream) {
+                      Grouping::Kind kind, std::int64_t active_rows, const float* token_weights,
+                      const TensorView& y, const PrefillExpandOptions& options,
+                      const PrefillPlan& plan, const PrefillDevice& device, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   ExpandParams params{};
   params.h = h;
   params.partials = plan.partials();
-  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 && h.split_stride % 2 == 0 &&
-                  shape.max_rank % 2 == 0;
+  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
+                  h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
   params.h_sum = options.h_sum;
   params.entries = table.entries;
   params.slot_stride = table.slot_stride;
@@ -645,17 +711,21 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.max_rank = shape.max_rank;
   const std::int64_t width = static_cast<std::int64_t>(size_of(y.dtype));
   const std::int64_t columns = kWarpBytes / kWarpRows / width;
-  const std::int64_t row_blocks = row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
-  params.steps = plan.expand_steps > 0 ? plan.expand_steps
-                                       : choose_steps(row_blocks, shape, columns,
-                                                      std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
+  const std::int64_t row_blocks =
+      row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
+  params.steps =
+      plan.expand_steps > 0
+          ? plan.expand_steps
+          : choose_steps(row_blocks, shape, columns,
+                         std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
     params.first_part[s] = params.parts;
     params.parts += static_cast<int>(divide_up(divide_up(shape.out[s], columns), params.steps));
   }
   if (active_rows == 0 || params.parts == 0) return {};
-  params.wide_y = reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
+  params.wide_y =
+      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
