@@ -16,6 +16,7 @@ constexpr int kWarpBytes =
 constexpr int kSlab = 16;  // ranks of one matrix instruction
 constexpr int kSlabRowBytes = 32;
 constexpr int kFewStages = 6, kManyStages = 4;
+constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
 /// Columns of a step: 64 of 16 bits, 32 of 32.
 template <class TY>
@@ -64,43 +65,45 @@ struct Fragment {
 /// and g + 8 at ranks 2t, 2t + 1, 2t + 8, 2t + 9. Past the rank it is anything, as nobody has
 /// written there: mask_hidden().
 template <int kCount>
-__device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* const (&h)[2],
-                                            int first, int rank, int lane, float (&v)[kCount][8]) {
+__device__ __forceinline__ void load_wide_hidden(const ExpandParams& p, const float* const (&h)[2],
+                                                 int first, int rank, int lane,
+                                                 float (&v)[kCount][8]) {
+  // No branches: all loads are under way at once, of the first split until somebody uses the sum.
   const int column = first + lane % 4 * 2;
-  if (p.wide_h) {
-    // No branches: all loads are under way at once, of the first split until somebody uses the sum.
-    int offsets[kCount * 2];
+  const float2* from[kCount * 4];
 #pragma unroll
-    for (int i = 0; i < kCount * 2; ++i) offsets[i] = column + i * 8 < rank ? column + i * 8 : 0;
+  for (int i = 0; i < kCount * 4; ++i) {
+    const int c = column + i / 2 * 8;
+    from[i] = reinterpret_cast<const float2*>(h[i % 2] + (c < rank ? c : 0));
+    const float2 pair = *from[i];
+    v[i / 4][i % 4 * 2] = pair.x;
+    v[i / 4][i % 4 * 2 + 1] = pair.y;
+  }
+#pragma unroll(kCount == 1 ? 3 : 1)
+  for (int split = 1; split < p.partials; ++split) {
+    float2 pairs[kCount * 4];
+#pragma unroll
+    for (int i = 0; i < kCount * 4; ++i) pairs[i] = from[i][split * (p.h.split_stride / 2)];
 #pragma unroll
     for (int i = 0; i < kCount * 4; ++i) {
-      const float2 pair = *reinterpret_cast<const float2*>(h[i % 2] + offsets[i / 2]);
-      v[i / 4][i % 4 * 2] = pair.x;
-      v[i / 4][i % 4 * 2 + 1] = pair.y;
+      v[i / 4][i % 4 * 2] += pairs[i].x;
+      v[i / 4][i % 4 * 2 + 1] += pairs[i].y;
     }
-#pragma unroll(kCount == 1 ? 2 : 1)
-    for (int split = 1; split < p.partials; ++split) {
-      float2 pairs[kCount * 4];
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* const (&h)[2],
+                                            int first, int rank, int lane, float (&v)[kCount][8]) {
+  if (p.wide_h) return load_wide_hidden(p, h, first, rank, lane, v);
+  const int column = first + lane % 4 * 2;
 #pragma unroll
-      for (int i = 0; i < kCount * 4; ++i) {
-        pairs[i] =
-            *reinterpret_cast<const float2*>(h[i % 2] + split * p.h.split_stride + offsets[i / 2]);
-      }
+  for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
+#pragma unroll 1
+  for (int split = 0; split < p.partials; ++split) {
 #pragma unroll
-      for (int i = 0; i < kCount * 4; ++i) {
-        v[i / 4][i % 4 * 2] += pairs[i].x;
-        v[i / 4][i % 4 * 2 + 1] += pairs[i].y;
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
-    for (int split = 0; split < p.partials; ++split) {
-#pragma unroll
-      for (int i = 0; i < kCount * 8; ++i) {
-        const int c = column + i / 4 * 8 + i % 2;
-        if (c < rank) v[i / 8][i % 8] += h[i / 2 % 2][split * p.h.split_stride + c];
-      }
+    for (int i = 0; i < kCount * 8; ++i) {
+      const int c = column + i / 4 * 8 + i % 2;
+      if (c < rank) v[i / 8][i % 8] += h[i / 2 % 2][split * p.h.split_stride + c];
     }
   }
 }
@@ -358,69 +361,39 @@ __device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool who
   }
 }
 
+/// What a block has to do.
+template <class T>
+struct Work {
+  const T* b;
+  std::int64_t b_stride;
+  const float* bias;
+  int rank;
+  int slice;
+  int rows[2];  // of the lane
+  std::int64_t out;
+  std::int64_t first_column;
+  int first_step;
+  int columns;
+  int steps;
+};
+
+/// Any alignment, any rank, any columns, bias, overwriting.
 template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__ ExpandParams p) {
+__device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& work,
+                                        const Finish<TY>& start, std::uint32_t shared) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
   constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
-  extern __shared__ __align__(128) unsigned char dynamic[];
-  const std::uint32_t shared = shared_address(dynamic);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
-  const int index = static_cast<int>(blockIdx.x) / p.parts;
-  const int part = static_cast<int>(blockIdx.x) - index * p.parts;
-  RowBlock block;
-  if (p.kind == Grouping::uniform) {
-    block = blockDim.x == 128 ? find_row_block<Grouping::uniform, 64>(p.rows, index)
-                              : find_row_block<Grouping::uniform, 128>(p.rows, index);
-  } else {
-    block = blockDim.x == 128 ? find_row_block<Grouping::segments, 64>(p.rows, index)
-                              : find_row_block<Grouping::segments, 128>(p.rows, index);
-  }
-  if (block.slot < 0) {
-    wait_for_previous();
-    return;
-  }
-  std::int64_t y_column = 0;
-  int slice = 0;
-  for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice)
-    y_column += p.out[slice];
-  const int first_step = (part - p.first_part[slice]) * p.steps;
-  const std::int64_t out = p.out[slice];
-  const std::int64_t first_column = std::int64_t{first_step} * kCols;
-  const int columns =
-      static_cast<int>(min(out - first_column, std::int64_t{p.steps} * kCols));  // of the block
-  const int steps = (columns + kCols - 1) / kCols;
-
-  const AdapterEntry& entry = p.entries[block.slot * p.slot_stride + slice];
-  const T* const b = static_cast<const T*>(entry.b);
-  const std::int64_t b_stride = entry.b_row_stride;
-  const float scaling = entry.scaling;
-  const float* const bias = p.with_bias ? entry.bias : nullptr;
-  const bool bound = b != nullptr && (!p.made_h || entry.a != nullptr);
-  const int rank = bound ? bounded_rank(entry, p.max_rank) : 0;
-
-  Finish<TY> to;
-  int rows[2];
-  to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
-  to.overwrites = p.overwrites;
-  to.with_bias = bias != nullptr && rank > 0;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i = warp * kWarpRows + lane / 4 + r * 8;
-    to.has[r] = i < block.count;
-    const int at = min(i, block.count - 1);
-    rows[r] = p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
-                                          : row_at<Grouping::segments>(p.rows, block, at);
-    to.y[r] = static_cast<TY*>(p.y) + rows[r] * p.y_stride + y_column + first_column + lane % 4 * 8;
-    to.f[r] = scaling;
-    if (p.token_weights != nullptr) to.f[r] *= p.token_weights[rows[r]];
-    to.f_sum[r] = to.f[r];
-  }
-  if (rank == 0 && !p.overwrites) {
-    wait_for_previous();
-    return;
-  }
+  const T* const b = work.b;
+  const std::int64_t b_stride = work.b_stride, out = work.out, first_column = work.first_column;
+  const float* const bias = work.bias;
+  const int rank = work.rank, slice = work.slice, first_step = work.first_step,
+            columns = work.columns;
+  const int steps = work.steps;
+  const int rows[2] = {work.rows[0], work.rows[1]};
+  Finish<TY> to = start;
 
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
@@ -442,31 +415,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
         "l"(from), "r"(column < out ? 4 : 0)
         : "memory");
   };
-  // The thread's pieces of B: every turn of the block's threads is `turn` rows further.
-  const int pieces = max((rank + kSlab - 1) / kSlab, 1) * 2;
-  const int shift = 32 - __clz(pieces - 1);
-  const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
-  const int turn =
-      static_cast<int>(blockDim.x) >> shift;  // 16 or a multiple of 32, or more than all
-  const int piece_bytes = min(max(rank - piece * 8, 0), 8) * 2;
-  const T* const b_piece = b + (first_column + n) * b_stride + (piece_bytes > 0 ? piece * 8 : 0);
-  const std::uint32_t b_offset = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
-                                 slab_offset(permuted(n), piece % 2);
   const auto load = [&](std::uint32_t stage, int step, int ahead) {
-    if (wide_b && (step + 1) * kCols <= columns) {
-      if (piece < pieces) {
-        for (int i = 0; i * turn + n < kCols; ++i) {
-          std::uint32_t at = b_offset + static_cast<std::uint32_t>(i * turn * kSlabRowBytes);
-          // 16 rows further in B are 4 rows further in the slab.
-          if (turn == 16)
-            at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) +
-                 static_cast<std::uint32_t>(i / 2 * 1024);
-          copy_16(stage + at, b_piece + (step * kCols + i * turn) * b_stride, piece_bytes);
-        }
-      }
-    } else {
-      load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
-    }
+    load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
     load_bias(stage, step);
     if (!p.overwrites)
       load_y(to, ahead, is_whole(step), lane_columns - step * kCols, stage + own_offset);
@@ -474,7 +424,7 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 
   // Nothing here depends on the kernel before but h: B and y are under way when it ends.
   if (fits && rank > 0) {
-#pragma unroll
+#pragma unroll 1
     for (int step = 0; step < kStages - 1; ++step) {
       if (step < steps) load(shared + step * stage_bytes, step, step * kCols);
       commit_copies();
@@ -533,7 +483,6 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 #pragma unroll
       for (int r = 0; r < 2; ++r) to.f_sum[r] = to.f[r] * unfit[r];
     }
-    const bool plain = !to.overwrites && !to.with_bias;
     int place = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
@@ -547,7 +496,6 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       }
       commit_copies();
       const std::uint32_t stage = shared + static_cast<std::uint32_t>(place) * stage_bytes;
-      const bool whole = is_whole(step);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         float sums[4][4] = {};
@@ -558,12 +506,8 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
         }
         const std::uint32_t bias_at =
             stage + bias_offset + static_cast<std::uint32_t>(lane % 4 * 32);
-        if (plain && whole) {
-          finish_group<TY, true>(to, sums, group, 8, stage + own_offset, bias_at);
-        } else {
-          finish_group<TY, false>(to, sums, group, lane_columns - step * kCols - group * 32,
-                                  stage + own_offset, bias_at);
-        }
+        finish_group<TY, false>(to, sums, group, lane_columns - step * kCols - group * 32,
+                                stage + own_offset, bias_at);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) to.y[r] += kCols;
@@ -648,6 +592,197 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 }
 
 template <class T, class TY, int kSlabs>
+__global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__ ExpandParams p) {
+  constexpr int kCols = kColumns<TY>;
+  constexpr int kGroups = kCols / 32;
+  constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
+  constexpr int kLanePieces = kWarpBytes / 512;
+  extern __shared__ __align__(128) unsigned char dynamic[];
+  const std::uint32_t shared = shared_address(dynamic);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32, warp = thread / 32;
+  const int part = static_cast<int>(blockIdx.x);
+  const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
+  RowBlock block;
+  if (p.kind == Grouping::uniform) {
+    block = blockDim.x == 128 ? find_row_block<Grouping::uniform, 64>(p.rows, index)
+                              : find_row_block<Grouping::uniform, 128>(p.rows, index);
+  } else if (blockDim.x == 128) {
+    block = find_row_block<Grouping::segments, 64>(p.rows, index);
+  } else {
+    block = find_row_block<Grouping::segments, 128>(p.rows, index);
+  }
+  if (block.slot < 0) {
+    wait_for_previous();
+    return;
+  }
+  Work<T> work;
+  std::int64_t y_column = 0;
+  int slice = 0;
+  for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice)
+    y_column += p.out[slice];
+  work.slice = slice;
+  work.first_step = (part - p.first_part[slice]) * p.steps;
+  work.out = p.out[slice];
+  work.first_column = std::int64_t{work.first_step} * kCols;
+  work.columns = static_cast<int>(min(work.out - work.first_column, std::int64_t{p.steps} * kCols));
+  work.steps = (work.columns + kCols - 1) / kCols;
+  const AdapterEntry* const entry = p.entries + block.slot * p.slot_stride + slice;
+
+  Finish<TY> to;
+  to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
+  to.overwrites = p.overwrites;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = warp * kWarpRows + lane / 4 + r * 8;
+    to.has[r] = i < block.count;
+    const int at = min(i, block.count - 1);
+    work.rows[r] = p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
+                                               : row_at<Grouping::segments>(p.rows, block, at);
+    to.y[r] = static_cast<TY*>(p.y) + work.rows[r] * p.y_stride + y_column + work.first_column +
+              lane % 4 * 8;
+  }
+
+  // Stages of a ring: B, bias and y of a step.
+  const std::uint32_t y_offset =
+      static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes + kCols * 4);
+  const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * kWarpBytes;
+  const std::uint32_t own =
+      shared + y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
+  const int steps = work.steps;
+  const auto copy_y = [&](std::uint32_t stage_own, int ahead) {
+#pragma unroll
+    for (int i = 0; i < kLanePieces; ++i) {
+      constexpr int kPieces = sizeof(TY) / 2;
+      const TY* const from = to.y[i / kPieces % 2] + ahead + i / kPieces / 2 * 32 + i % kPieces * 4;
+      copy_16(stage_own + static_cast<std::uint32_t>(i * 512), from, 16);
+    }
+  };
+  // y needs nothing of the table, B needs the table alone, and neither the kernel before: all is
+  // under way when that ends. Rows past the count are the last row again, so that there are no
+  // branches.
+  const bool whole_y = to.wide && !to.overwrites && work.columns % kCols == 0;
+  if (whole_y) {
+#pragma unroll
+    for (int step = 0; step < kStages - 1; ++step) {
+      if (step < steps) copy_y(own + step * stage_bytes, step * kCols);
+    }
+  }
+  work.b = static_cast<const T*>(entry->b);
+  work.b_stride = entry->b_row_stride;
+  work.bias = p.with_bias ? entry->bias : nullptr;
+  const void* const a = entry->a;
+  const int entry_rank = bounded_rank(*entry, p.max_rank);
+  work.rank = (work.b != nullptr) & (!p.made_h | (a != nullptr)) ? entry_rank : 0;
+  const float scaling = entry->scaling;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    to.f[r] = scaling;
+    if (p.token_weights != nullptr) to.f[r] *= p.token_weights[work.rows[r]];
+    to.f_sum[r] = to.f[r];
+  }
+  to.with_bias = work.bias != nullptr && work.rank > 0;
+  const int rank = work.rank;
+  if (!whole_y || to.with_bias || rank == 0 || rank > kSlabs * kSlab ||
+      (p.h_sum.data != nullptr && part == p.first_part[slice]) || !p.wide_h ||
+      reinterpret_cast<std::uintptr_t>(work.b) % 16 != 0 || work.b_stride % 8 != 0) {
+    commit_copies();
+    wait_copies<0>();
+    if (rank == 0 && !p.overwrites) {
+      wait_for_previous();
+    } else {
+      const Work<T> copy = work;  // so that the work itself stays in registers
+      const Finish<TY> start = to;
+      expand_any<T, TY, kSlabs>(p, copy, start, shared);
+    }
+    return;
+  }
+
+  // The thread's pieces of B: every turn of the block's threads is `turn` rows further, 16 or a
+  // multiple of 32.
+  constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16;
+  const int slabs = (rank + kSlab - 1) / kSlab;
+  const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : 3;
+  const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
+  const int turn = static_cast<int>(blockDim.x) >> shift;
+  const int piece_bytes = min(max(rank - piece * 8, 0), 8) * 2;
+  const int turns = piece < slabs * 2 && n < kCols ? (kCols - n + turn - 1) / turn : 0;
+  const T* b = work.b + (work.first_column + n) * work.b_stride + (piece_bytes > 0 ? piece * 8 : 0);
+  const std::int64_t b_turn = turn * work.b_stride;
+  const std::uint32_t b_offset = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
+                                 slab_offset(permuted(n), piece % 2);
+  const auto copy_b = [&](std::uint32_t stage) {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      if (i >= turns) break;
+      std::uint32_t at = b_offset + static_cast<std::uint32_t>(i * turn * kSlabRowBytes);
+      // 16 rows further in B are 4 rows further in the slab.
+      if (kTurns > 1 && turn == 16) {
+        at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) + static_cast<std::uint32_t>(i / 2 * 1024);
+      }
+      copy_16(stage + at, b + i * b_turn, piece_bytes);
+    }
+    b += kCols * work.b_stride;
+  };
+#pragma unroll 1
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < steps) copy_b(shared + step * stage_bytes);
+    commit_copies();
+  }
+  const float* h[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    h[r] = p.h.data + work.rows[r] * p.h.stride + static_cast<std::int64_t>(slice) * p.max_rank;
+  }
+  wait_for_previous();
+
+  Fragment fragments[kSlabs];
+  {
+    float v[kSlabs][8];
+    load_wide_hidden(p, h, 0, rank, lane, v);
+    if (rank != kSlabs * kSlab) mask_hidden(0, rank, lane, v);
+    float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
+    if constexpr (std::is_same_v<T, __half>) {
+#pragma unroll
+      for (int i = 0; i < kSlabs * 8; ++i) {
+        most[i / 2 % 2] = fmaxf(most[i / 2 % 2], finite_magnitude(v[i / 8][i % 8]));
+      }
+    }
+    fit_rows<T>(most[0], most[1], fit, unfit);
+#pragma unroll
+    for (int s = 0; s < kSlabs; ++s) fragments[s] = make_fragment<T>(v[s], fit);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) to.f_sum[r] = to.f[r] * unfit[r];
+  }
+  std::uint32_t stage = 0, last = (kStages - 1) * stage_bytes;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<kStages - 2>();
+    __syncthreads();  // B of this step is there, and all have left the step before
+    if (step + kStages - 1 < steps) {
+      copy_y(own + last, (kStages - 1) * kCols);
+      copy_b(shared + last);
+    }
+    commit_copies();
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      float sums[4][4] = {};
+#pragma unroll
+      for (int s = 0; s < kSlabs; ++s) {
+        if (s < slabs)
+          multiply_group<T>(sums, fragments[s], shared + stage + s * kCols * kSlabRowBytes, group,
+                            lane);
+      }
+      finish_group<TY, true>(to, sums, group, 8, own + stage, 0);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) to.y[r] += kCols;
+    last = stage;
+    stage = stage == (kStages - 1) * stage_bytes ? 0 : stage + stage_bytes;
+  }
+}
+
+template <class T, class TY, int kSlabs>
 Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps,
                      cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
@@ -658,7 +793,9 @@ Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bo
   if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
   const int stage_bytes = kColumns<TY> * (params.slabs * kSlabRowBytes + 4) + warps * kWarpBytes;
   return launch_shaped(&expand_columns<T, TY, kSlabs>,
-                       {.blocks = row_blocks * params.parts,
+                       {.blocks = params.parts,
+                        .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
+                        .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = warps * 32,
                         .shared_bytes = (kSlabs == 1 ? kFewStages : kManyStages) * stage_bytes,
                         .overlaps = overlaps},
