@@ -63,6 +63,8 @@ class DeviceCall {
   Problem problem();
   /// Arguments of the operation itself (not of a group_tokens before it).
   CallArguments arguments(Stream stream) const;
+  /// Where the call's token_slots stand on the device; null where it has none.
+  std::int32_t* token_slots() const noexcept { return pointer<std::int32_t>(token_slots_); }
   /// Enqueues the call: group_tokens where the addressing asks for it, then the operation.
   Status run(Stream stream, const CallOptions& options);
   /// Synchronises and reads everything back.
