@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "kernel_registry.hpp"
+
 namespace rankfold::cuda_test {
 
 namespace {
@@ -21,8 +23,9 @@ void on_stream(cudaStream_t stream) noexcept {
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread)
     ++counters.default_stream;
 }
-void kernel_on(cudaStream_t stream) noexcept {
+void kernel_on(const void* kernel, cudaStream_t stream) noexcept {
   ++counters.kernels;
+  note_launch(kernel);
   on_stream(stream);
 }
 void other_on(cudaStream_t stream) noexcept {
@@ -97,9 +100,9 @@ RANKFOLD_COUNTED(cudaMemcpyFromSymbol, (void* to, const void* symbol, size_t byt
 RANKFOLD_COUNTED(cudaMemset, (void* memory, int value, size_t bytes), (memory, value, bytes), blocking_call())
 RANKFOLD_COUNTED(cudaMemset2D, (void* memory, size_t pitch, int value, size_t width, size_t height), (memory, pitch, value, width, height), blocking_call())
 
-RANKFOLD_COUNTED(cudaLaunchKernel, (const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(stream))
-RANKFOLD_COUNTED(cudaLaunchKernelExC, (const cudaLaunchConfig_t* config, const void* kernel, void** arguments), (config, kernel, arguments), kernel_on(config->stream))
-RANKFOLD_COUNTED(cudaLaunchCooperativeKernel, (const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(stream))
+RANKFOLD_COUNTED(cudaLaunchKernel, (const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(kernel, stream))
+RANKFOLD_COUNTED(cudaLaunchKernelExC, (const cudaLaunchConfig_t* config, const void* kernel, void** arguments), (config, kernel, arguments), kernel_on(kernel, config->stream))
+RANKFOLD_COUNTED(cudaLaunchCooperativeKernel, (const void* kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(kernel, stream))
 RANKFOLD_COUNTED(cudaMemcpyAsync, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream), (to, from, bytes, kind, stream), other_on(stream))
 RANKFOLD_COUNTED(cudaMemcpy2DAsync, (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream), (to, to_pitch, from, from_pitch, width, height, kind, stream), other_on(stream))
 RANKFOLD_COUNTED(cudaMemcpyToSymbolAsync, (const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream), (symbol, from, bytes, offset, kind, stream), other_on(stream))
@@ -117,5 +120,5 @@ RANKFOLD_COUNTED(cudaStreamCreateWithFlags, (cudaStream_t* stream, unsigned flag
 RANKFOLD_COUNTED(cudaStreamCreateWithPriority, (cudaStream_t* stream, unsigned flags, int priority), (stream, flags, priority), new_stream(flags))
 
 // What nvcc calls for <<<>>> where it has the kernel's handle.
-RANKFOLD_COUNTED(__cudaLaunchKernel, (cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(stream))
+RANKFOLD_COUNTED(__cudaLaunchKernel, (cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream), (kernel, grid, block, arguments, shared, stream), kernel_on(kernel, stream))
 // clang-format on
