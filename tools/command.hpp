@@ -55,6 +55,7 @@ int run_check(const CheckOptions& options, Output& out);
 struct BenchOptions {
   std::string backend;
   std::string workloads;  ///< empty: the file that is installed with the command
+  std::string peers;      ///< empty: the file that is installed with the command, beside a GPU
   std::string filter;
   std::string json;  ///< file, "-" for stdout, empty for none
   bool sweep = false;

@@ -111,6 +111,11 @@ std::function<int(Output&)> add_bench(CLI::App& app) {
                    "The points to time (default: share/rankfold/workloads.json beside the "
                    "command's own folder, else bench/workloads.json here)")
       ->type_name("FILE");
+  command
+      ->add_option("--peers", options->peers,
+                   "What other systems took, to stand beside a GPU's times (default: "
+                   "share/rankfold/peers-h200.json or bench/peers-h200.json)")
+      ->type_name("FILE");
   command->add_option("--filter", options->filter, "Only points whose name the REGEX is found in")
       ->type_name("REGEX");
   command->add_flag("--sweep", options->sweep,
