@@ -59,6 +59,11 @@ struct BenchOptions {
   std::string filter;
   std::string json;  ///< file, "-" for stdout, empty for none
   bool sweep = false;
+  bool off_grid = false;
+  bool checks = false;
+  std::vector<std::string> from;  ///< results to render; nothing is measured
+  std::string markdown;
+  std::string figures;  ///< a directory
 };
 int run_bench(const BenchOptions& options, Output& out);
 

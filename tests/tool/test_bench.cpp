@@ -81,7 +81,7 @@ TEST_CASE("bench: times serve points, lists the others with the backend's reason
   CHECK(median > 0);
   CHECK(point["time"]["p10_us"] <= median);
   CHECK(point["time"]["p90_us"] >= median);
-  CHECK(point["time"]["replays"] >= 5);
+  CHECK(point["time"]["replays"] >= 3);
   CHECK(point["floor"]["median_us"] > 0);
   CHECK(point["bound_us"] > 0);
   CHECK(point["gb_per_s"].get<double>() ==

@@ -1,22 +1,18 @@
 // rankfold bench: which points are run, and where the results go.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <optional>
 
 #include "command.hpp"
+#include "extra_checks.hpp"
 #include "name_filter.hpp"
+#include "off_grid.hpp"
 #include "rankfold/memory.hpp"
-#include "rankfold/operations.hpp"
+#include "render.hpp"
 #include "report.hpp"
 
 namespace rankfold::tools {
 namespace {
-
-struct Close {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
 
 std::vector<Workload> select(const Workloads& workloads, const std::string& filter) {
   const auto names = conformance::NameFilter::compile(filter);
@@ -31,17 +27,6 @@ std::vector<Workload> select(const Workloads& workloads, const std::string& filt
                                    printable(filter), workloads.points.size(), workloads.path));
   }
   return selected;
-}
-
-// Before anything is timed: a result that cannot be written is lost after minutes.
-std::unique_ptr<std::FILE, Close> open_json(const std::string& path) {
-  if (path.empty() || path == "-") return nullptr;
-  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
-  if (!file) {
-    throw CommandError(kExitUsage,
-                       fmt::format("--json: {} cannot be written: {}", path, std::strerror(errno)));
-  }
-  return file;
 }
 
 // Peers were measured on a GPU; beside a CPU they say nothing.
@@ -70,13 +55,46 @@ void write_json(const Json& document, std::FILE* file, Output& out) {
   }
 }
 
-}  // namespace
+Json checks_json(const std::vector<ExtraCheck>& checks) {
+  Json lines = Json::array();
+  for (const ExtraCheck& check : checks) {
+    Json line = {{"name", check.name},
+                 {"what", check.what},
+                 {"value", check.value},
+                 {"limit", check.limit},
+                 {"met", check.met()}};
+    if (!check.failure.empty()) line["failure"] = check.failure;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
 
-int run_bench(const BenchOptions& options, Output& out) {
-  const Workloads workloads =
-      read_workloads(options.workloads.empty() ? default_workloads_path() : options.workloads);
+void print_checks(const std::vector<ExtraCheck>& checks, Output& out) {
+  if (checks.empty()) return out.write("\nno checks: they are for devices with graphs\n");
+  out.write("\n");
+  for (const ExtraCheck& check : checks) {
+    out.print("{:<44}{:>9.2f} of at most {:<6g}{:<5}{}\n", check.name, check.value, check.limit,
+              check.met() ? "yes" : "NO",
+              printable(check.failure.empty() ? check.what : check.failure));
+  }
+}
+
+Workloads choose_workloads(const BenchOptions& options) {
+  if (!options.off_grid) {
+    return read_workloads(options.workloads.empty() ? default_workloads_path() : options.workloads);
+  }
+  return {fmt::format("{} points off the grid", kNumOffGrid), off_grid_points()};
+}
+
+// Everything that goes to files and stdout beside the table.
+struct Sinks {
+  File json;
+  File markdown;
+};
+
+int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
+  const Workloads workloads = choose_workloads(options);
   const std::vector<Workload> points = select(workloads, options.filter);
-  const std::unique_ptr<std::FILE, Close> json_file = open_json(options.json);
   LoraBackend& backend = select_backend(options.backend);
   // With JSON on stdout the table goes where a reader still sees it.
   Output error_out(stderr);
@@ -90,20 +108,41 @@ int run_bench(const BenchOptions& options, Output& out) {
   Bench bench{backend, *stream, *timer, patterns, machine_limits(backend), {}};
   bench.yardsticks = timer->yardsticks(bench.limits);
   complete(bench.yardsticks, peers);
-  RunInfo info{workloads.path, peers.has_value() ? &*peers : nullptr, false, timer->versions()};
+  const Peers* const shown = peers.has_value() && !options.off_grid ? &*peers : nullptr;
+  const RunInfo info{workloads.path, shown, options.off_grid, timer->versions()};
   print_head(bench, info, lines);
   std::vector<PointResult> results;
   for (const Workload& point : points) {
     results.push_back(run_point(bench, point, options.sweep));
     print_point(results.back(), bench, info, lines);
-    if (lines.closed() && !json_file) return kExitFailure;  // nobody waits for the rest
+    if (lines.closed() && !sinks.json) return kExitFailure;  // nobody waits for the rest
   }
   print_summary(results, bench, info, lines);
-  if (!options.json.empty()) write_json(bench_json(bench, info, results), json_file.get(), out);
+  Json document = bench_json(bench, info, results);
+  if (options.checks) {
+    const std::vector<ExtraCheck> checks = run_extra_checks(bench);
+    print_checks(checks, lines);
+    document["checks"] = checks_json(checks);
+  }
+  if (!options.json.empty()) write_json(document, sinks.json.get(), out);
+  if (sinks.markdown) write_markdown({document}, sinks.markdown.get());
+  if (!options.figures.empty()) write_figures({document}, options.figures);
   const bool failed = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
     return result.outcome == PointResult::Outcome::failed;
   });
   return failed ? kExitFailure : kExitOk;
+}
+
+}  // namespace
+
+int run_bench(const BenchOptions& options, Output& out) {
+  const Sinks sinks{open_output("--json", options.json),
+                    open_output("--markdown", options.markdown)};
+  if (options.from.empty()) return measure(options, sinks, out);
+  const std::vector<Json> documents = read_results(options.from);
+  if (sinks.markdown) write_markdown(documents, sinks.markdown.get());
+  if (!options.figures.empty()) write_figures(documents, options.figures);
+  return kExitOk;
 }
 
 }  // namespace rankfold::tools

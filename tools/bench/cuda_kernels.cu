@@ -65,8 +65,12 @@ cudaError_t elementwise_pass(void* destination, const void* source, std::size_t 
       return launch_negate<1>(destination, source, bytes, 256, stream);
     case 2:
       return launch_negate<4>(destination, source, bytes, 256, stream);
-    default:
+    case 3:
       return launch_negate<2>(destination, source, bytes, 512, stream);
+    case 4:
+      return launch_negate<1>(destination, source, bytes, 1024, stream);
+    default:
+      return launch_negate<8>(destination, source, bytes, 256, stream);
   }
 }
 

@@ -9,7 +9,7 @@
 namespace rankfold::tools {
 
 /// How many ways elementwise_pass has of cutting its work into blocks.
-inline constexpr int kNumElementwiseShapes = 4;
+inline constexpr int kNumElementwiseShapes = 6;
 /// destination[i] = source[i] with its sign bit turned, bf16; `bytes` a multiple of 16, both
 /// 16-byte aligned.
 cudaError_t elementwise_pass(void* destination, const void* source, std::size_t bytes, int shape,

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 
 #include "command.hpp"
 #include "rankfold/version.hpp"

@@ -11,8 +11,8 @@ namespace rankfold::tools {
 namespace {
 
 // A whole grid should take minutes, so slow points are replayed less often.
-constexpr Effort kEffort{.seconds = 1.0};
-constexpr Effort kSweepEffort{.seconds = 0.25};
+constexpr Effort kEffort{.least_replays = 3, .seconds = 1.0};
+constexpr Effort kSweepEffort{.least_replays = 3, .seconds = 0.25};
 constexpr int kGroupings = 16;  // in one recording
 
 const char* kind_name(Workload::Kind kind) {
@@ -57,7 +57,8 @@ class Layers {
     constexpr int kBatch = 64;  // far from filling the queue of a device
     std::vector<double> seconds;
     const int batch = std::min(kBatch, static_cast<int>(calls_.size()));
-    for (int round = 0; round < 9; ++round) {
+    const auto enough = std::chrono::steady_clock::now() + std::chrono::milliseconds(250);
+    for (int round = 0; round < 9 && std::chrono::steady_clock::now() < enough; ++round) {
       const auto begin = std::chrono::steady_clock::now();
       for (int i = 0; i < batch; ++i) apply(i);
       const auto end = std::chrono::steady_clock::now();
