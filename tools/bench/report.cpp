@@ -234,7 +234,7 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
     out.print("{:>9}", "-");
   }
   out.print("{:>8.2f}{}\n", point.host_seconds * kMicro,
-            point.cold ? "" : "  not cold: too little memory for enough copies");
+            point.cold ? "" : "  not cold: too few copies");
   print_variants(point, out);
   out.flush();
 }
@@ -290,7 +290,7 @@ Json bench_json(const Bench& bench, const RunInfo& info, const std::vector<Point
       {"device", device_name(bench.backend)},
       {"versions", std::move(versions)},
       {"threads", yardsticks.threads},
-      {"workloads", info.workloads},
+      {"workloads", std::filesystem::path(info.workloads).filename().string()},
       {"off_grid", info.off_grid},
       {"last_level_cache_bytes", bench.limits.cache_bytes},
       {"cold_bytes", bench.limits.cold_bytes},
