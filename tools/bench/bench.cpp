@@ -105,7 +105,8 @@ int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
   const std::optional<Peers> peers = choose_peers(options, backend);
   const std::unique_ptr<DeviceTimer> timer = make_device_timer(backend, *stream);
   Patterns patterns(backend);
-  Bench bench{backend, *stream, *timer, patterns, machine_limits(backend), {}};
+  Bench bench{backend, *stream, *timer, patterns, machine_limits(backend, timer->cache_bytes()),
+              {}};
   bench.yardsticks = timer->yardsticks(bench.limits);
   complete(bench.yardsticks, peers);
   const Peers* const shown = peers.has_value() && !options.off_grid ? &*peers : nullptr;

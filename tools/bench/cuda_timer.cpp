@@ -157,6 +157,13 @@ class CudaTimer : public DeviceTimer {
     return yardsticks;
   }
 
+  std::int64_t cache_bytes() const override {
+    int bytes = 0;
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, backend_.device().index),
+          "cudaDeviceGetAttribute");
+    return bytes;
+  }
+
   std::vector<std::pair<std::string, std::string>> versions() const override {
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, backend_.device().index), "cudaGetDeviceProperties");

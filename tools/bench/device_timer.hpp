@@ -35,6 +35,8 @@ class DeviceTimer {
   virtual std::vector<std::vector<double>> replay(const std::vector<Recording*>& recordings,
                                                   const Effort& effort) = 0;
   virtual Yardsticks yardsticks(const MachineLimits& limits) = 0;
+  /// Of the device's last level; 0: not known here.
+  virtual std::int64_t cache_bytes() const { return 0; }
   /// (what, which version) of driver, runtime, device, for the head of a report.
   virtual std::vector<std::pair<std::string, std::string>> versions() const { return {}; }
 

@@ -126,17 +126,26 @@ Json number_or_null(const std::optional<double>& value, double unit) {
   return value.has_value() ? Json(*value / unit) : Json(nullptr);
 }
 
-void print_variants(const PointResult& point, Output& out) {
+// Names off the grid say everything of the point.
+int name_width(const RunInfo& info) { return info.off_grid ? 56 : 36; }
+
+// With a star at the fastest.
+void print_variants(const PointResult& point, const RunInfo& info, Output& out) {
+  double least = 0;
+  for (const PointResult::Variant& variant : point.variants) {
+    if (!variant.refusal.empty()) continue;
+    if (least == 0 || variant.time.median < least) least = variant.time.median;
+  }
   for (const PointResult::Variant& variant : point.variants) {
     const std::string label =
         fmt::format("  {}{}{}", variant.strategy, variant.configuration.empty() ? "" : ": ",
                     printable(variant.configuration));
     if (variant.refusal.empty()) {
-      out.print("{:<36}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.2f}\n", label, variant.time.median * kMicro,
-                variant.time.p10 * kMicro, variant.time.p90 * kMicro,
-                variant.time.median / point.floor.median);
+      out.print("{:<{}}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.2f}{}\n", label, name_width(info),
+                variant.time.median * kMicro, variant.time.p10 * kMicro, variant.time.p90 * kMicro,
+                variant.time.median / point.floor.median, variant.time.median == least ? " *" : "");
     } else {
-      out.print("{:<36}  declined: {}\n", label, printable(variant.refusal));
+      out.print("{:<{}}  declined: {}\n", label, name_width(info), printable(variant.refusal));
     }
   }
 }
@@ -194,11 +203,11 @@ void print_head(const Bench& bench, const RunInfo& info, Output& out) {
             bench.limits.cache_bytes > 0
                 ? human_bytes(static_cast<std::uint64_t>(bench.limits.cache_bytes))
                 : std::string("not known"));
-  out.print("{:<36}{:>11}{:>11}{:>11}{:>9}{:>10}{:>10}", "point", "time us", "p10", "p90",
-            "x floor", "floor us", "bound us");
+  out.print("{:<{}}{:>11}{:>11}{:>11}{:>9}{:>10}{:>10}", "point", name_width(info), "time us",
+            "p10", "p90", "x floor", "floor us", "bound us");
   if (has_goals(bench)) {
-    out.print("{:>9}{:>7}{:>10}{:>8}{:>7}", info.off_grid ? "limit" : "goal", "met", "peer us",
-              "x floor", "ahead");
+    out.print("{:>9}{:>7}", info.off_grid ? "limit" : "goal", "met");
+    if (info.peers != nullptr) out.print("{:>10}{:>8}{:>7}", "peer us", "x floor", "ahead");
   }
   out.print("{:>9}{:>9}{:>9}{:>8}\n", "GB/s", "TFLOP/s", "group us", "host us");
   out.flush();
@@ -208,13 +217,13 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
   const std::string name = printable(point.name);
   if (point.outcome != Outcome::timed) {
     const bool failed = point.outcome == Outcome::failed;
-    out.print("{:<36}  {} {}\n", name, failed ? out.red("FAILED") : out.yellow("skipped"),
-              printable(point.reason));
+    out.print("{:<{}}  {} {}\n", name, name_width(info),
+              failed ? out.red("FAILED") : out.yellow("skipped"), printable(point.reason));
     out.flush();
     return;
   }
   const Standing stand = standing(point, info, has_goals(bench));
-  out.print("{:<36}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.2f}{:>10.2f}{:>10.2f}", name,
+  out.print("{:<{}}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.2f}{:>10.2f}{:>10.2f}", name, name_width(info),
             point.time.median * kMicro, point.time.p10 * kMicro, point.time.p90 * kMicro,
             stand.ratio, point.floor.median * kMicro, point.bound * kMicro);
   if (has_goals(bench)) {
@@ -222,7 +231,7 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
     if (stand.peer > 0) {
       out.print("{:>10.2f}{:>8.2f}{:>7}", stand.peer * kMicro, stand.peer_ratio,
                 stand.ahead ? "yes" : "NO");
-    } else {
+    } else if (info.peers != nullptr) {
       out.print("{:>10}{:>8}{:>7}", "-", "-", "-");
     }
   }
@@ -235,7 +244,7 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
   }
   out.print("{:>8.2f}{}\n", point.host_seconds * kMicro,
             point.cold ? "" : "  not cold: too few copies");
-  print_variants(point, out);
+  print_variants(point, info, out);
   out.flush();
 }
 
