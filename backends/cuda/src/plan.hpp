@@ -17,6 +17,9 @@ struct WorkspacePlan {
   std::size_t order = 0;      ///< int32 [rows]; backward
   std::size_t ends = 0;       ///< int32 [num_slots]; backward
   std::size_t counts = 0;     ///< int32 [num_slots, tiles]; backward
+  std::size_t ds_partials = 0;  ///< float [dy_blocks, rows, ranks] of BackwardTiling; tensor-core backward
+  std::size_t db_partials = 0;  ///< float [dy_partials, total out, ranks]
+  std::size_t da_partials = 0;  ///< float [x_partials, num_slices * max_rank, in rounded up to 4]
   std::size_t bytes = 0;
   bool too_large = false;  ///< no memory is enough; the rest says nothing
 };

@@ -1,0 +1,346 @@
+// The second pass of backward: x once, for dA; dx once, for ds A.
+#include "backward_tiles.cuh"
+#include "elements.cuh"
+#include "launch_tiles.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+using namespace tiles;
+
+// Columns of ds are counted through the slices: v = slice * max_rank + j. A launch has those from first_v on.
+struct XParams {
+  const void* x;
+  std::int64_t x_stride;
+  void* dx;
+  std::int64_t dx_stride;
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  const float* ds;
+  std::int64_t ds_stride;
+  SlotRuns runs;
+  float* da_partials;
+  float* const* da;
+  YMode mode;
+  int reads_dx;
+  int chunk_rows;
+  int num_slices;
+  int max_rank;
+  int first_v;
+  int total_v;
+  int num_blocks;
+  int x_aligned;
+  int dx_aligned;
+  int ds_aligned;
+  std::int64_t in;
+  std::int64_t padded_in;
+};
+
+template <int kRanks>
+struct XLayout {
+  static constexpr int kSlots = kRanks == 64 ? 5 : 6;
+  static constexpr int kUnit = 2 * kTileBytes;  // a tile of x, a tile of dx
+  static constexpr int kSplit = kRanks == 64 ? 2 * kTileBytes : kTileBytes;
+  static constexpr int kA = 0;                       // 64 columns of A a warpgroup
+  static constexpr int kDs = kA + 2 * kRanks * 128;  // two stages of ds in parts
+  static constexpr int kRing = kDs + 2 * kSplit;
+  static constexpr int kOrder = kRing + 2 * kSlots * kUnit;
+  static constexpr int kWords = kOrder + kOrderRows * 4;
+  static constexpr int kBytes = kWords + 64 + 1024;
+};
+
+__device__ float* da_of(const XParams& p, int slot, int slice) {
+  return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
+}
+
+template <class T, int kRanks>
+__global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XParams p) {
+  using Layout = XLayout<kRanks>;
+  using Loader = SplitLoader<T, kRanks>;
+  constexpr int kSlots = Layout::kSlots;
+  constexpr int kWide = kRanks == 16 ? 32 : 64;
+  extern __shared__ unsigned char memory[];
+  const std::uint32_t base = (shared_address(memory) + 1023) & ~std::uint32_t{1023};
+  unsigned char* const shared = memory + (base - shared_address(memory));
+
+  const int column_block = static_cast<int>(blockIdx.x) % p.num_blocks;
+  const RowChunk chunk = find_chunk(p.runs, p.chunk_rows, static_cast<int>(blockIdx.x) / p.num_blocks);
+  if (chunk.slot < 0) return;
+  const AdapterEntry* const entries = p.entries + chunk.slot * p.slot_stride;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / kGroup, own = thread % kGroup;
+  bool any = false, makes_da = false;
+  for (int s = 0; s < p.num_slices; ++s) {
+    any = any || paired_rank(entries[s], p.max_rank) > 0;
+    makes_da = makes_da || da_of(p, chunk.slot, s) != nullptr;
+  }
+  const bool makes_dx = p.dx != nullptr, reads_dx = makes_dx && p.reads_dx;
+  if (!any || (!makes_da && !makes_dx)) return;
+
+  const std::int64_t block_column = static_cast<std::int64_t>(column_block) * kXBlockColumns;
+  const int stages = (chunk.count + kRows - 1) / kRows;
+  const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
+                        reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
+                        p.runs.num_rows};
+  rows.fill(0);
+
+  Loader loader;
+  loader.data = p.ds + p.first_v;
+  loader.stride = p.ds_stride;
+  loader.limit = p.total_v - p.first_v;
+  loader.valid = 0;
+#pragma unroll
+  for (int i = 0; i < Loader::kOwn; ++i) {
+    const int v = p.first_v + thread % 4 * Loader::kOwn + i;
+    if (v < p.total_v && v % p.max_rank < paired_rank(entries[v / p.max_rank], p.max_rank)) loader.valid |= 1u << i;
+  }
+  loader.wide = p.ds_aligned != 0;
+  loader.weights = nullptr;
+  loader.scaling = 1.0f;
+
+  if (makes_dx) {
+    for (int i = thread; i < kRanks * 16; i += kThreads) {
+      const int row = i / 16, piece = i % 16, v = p.first_v + row;
+      const std::int64_t k = block_column + piece * 8;
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (v < p.total_v && k < p.in) {
+        const AdapterEntry& entry = entries[v / p.max_rank];
+        const int j = v % p.max_rank;
+        if (j < paired_rank(entry, p.max_rank)) {
+          value = load_row_piece(static_cast<const T*>(entry.a) + j * entry.a_row_stride + k,
+                                 static_cast<int>(p.in - k < 8 ? p.in - k : 8));
+        }
+      }
+      store_shared(base + Layout::kA + piece / 8 * kRanks * 128 + tile_offset(row, piece % 8), value);
+    }
+    fence_for_wgmma();
+  }
+  __syncthreads();
+
+  // A unit: 64 rows of the warpgroup's 64 columns, of x and of dx.
+  const std::uint32_t ring = base + Layout::kRing + group * kSlots * Layout::kUnit;
+  const int piece = own % 8;
+  const std::int64_t column = block_column + group * 64 + piece * 8;
+  const int there = static_cast<int>(column >= p.in ? 0 : p.in - column < 8 ? p.in - column : 8);
+  int next_stage = 0, next_slot = 0;
+  const auto fetch_piece = [&](std::uint32_t to, const T* from, int count, bool aligned) {
+    if (count == 0) {
+      store_shared(to, make_uint4(0, 0, 0, 0));
+    } else if (aligned) {
+      copy_async(to, from, count * 2);
+    } else {
+      store_shared(to, load_pieces(from, count));
+    }
+  };
+  const auto fetch = [&]() {
+    if (next_stage < stages) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = own / 8 + 16 * i, place = next_stage * kRows + row;
+        const std::uint32_t to = ring + next_slot * Layout::kUnit + tile_offset(row, piece);
+        const int count = place < chunk.count ? there : 0;
+        const std::int64_t number = count == 0 ? 0 : rows[place];
+        if (makes_da) fetch_piece(to, static_cast<const T*>(p.x) + number * p.x_stride + column, count, p.x_aligned != 0);
+        if (reads_dx) {
+          fetch_piece(to + kTileBytes, static_cast<const T*>(p.dx) + number * p.dx_stride + column, count,
+                      p.dx_aligned != 0);
+        }
+      }
+      ++next_stage;
+      next_slot = next_slot + 1 == kSlots ? 0 : next_slot + 1;
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < kSlots - 1; ++i) fetch();
+  // All before this reads what no kernel of the call writes; ds is of the one before.
+  wait_for_previous();
+  release_next();
+  float scale = 1.0f;
+  if constexpr (std::is_same_v<T, __half>) {
+    scale = chunk_scale(loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (chunk.count > kOrderRows / 2) {
+      rows.fill(0);
+      __syncthreads();
+    }
+  }
+  const float unscale = 1.0f / scale;
+  loader.load(rows, 0);
+  loader.store(base + Layout::kDs, scale);
+
+  float da_sums[kWide / 2];
+#pragma unroll
+  for (int i = 0; i < kWide / 2; ++i) da_sums[i] = 0.0f;
+  int slot = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    wait_copies<kSlots - 2>();
+    fence_for_wgmma();
+    __syncthreads();
+    if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
+    fetch();
+    loader.load(rows, (stage + 1) * kRows);
+    const std::uint32_t ds = base + Layout::kDs + stage % 2 * Layout::kSplit;
+    const std::uint32_t x_tile = ring + slot * Layout::kUnit, dx_tile = x_tile + kTileBytes;
+    const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kRanks * 128);
+    const std::uint64_t ds_high = descriptor(ds), ds_low = descriptor(ds + kTileBytes);
+    float dx_sums[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dx_sums[i] = 0.0f;
+    // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kRanks / 16; ++k) {
+      wgmma<T, 64, 0>(dx_sums, ds_high + k * 2, a + k * 128);
+      // Low parts stand behind the high ones, or in a tile of their own.
+      wgmma<T, 64, 0>(dx_sums, kRanks == 64 ? ds_low + k * 2 : ds_high + (kRanks / 16 + k) * 2, a + k * 128);
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      wgmma<T, kWide, 1>(da_sums, x + k * 128, ds_high + k * 128);
+      if constexpr (kRanks == 64) wgmma<T, kWide, 1>(da_sums, x + k * 128, ds_low + k * 128);
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (makes_dx) {
+      // A lane has pairs of columns of two rows; a warp has 16 rows, so that no other reads or writes them.
+      const int row = own / 32 * 16 + own % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t at = dx_tile + tile_offset(row + half * 8, i) + own % 4 * 4;
+          float2 sum = make_float2(dx_sums[i * 4 + half * 2] * unscale, dx_sums[i * 4 + half * 2 + 1] * unscale);
+          if (reads_dx) {
+            const float2 old = widen_pair<T>(load_shared(at));
+            sum.x += old.x;
+            sum.y += old.y;
+          }
+          store_shared(at, narrow_pair<T>(sum.x, sum.y));
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = own / 32 * 16 + i * 4 + own % 32 / 8, place = stage * kRows + r;
+        if (place >= chunk.count || there == 0) continue;
+        const uint4 value = load_shared_16(dx_tile + tile_offset(r, piece));
+        T* const to = static_cast<T*>(p.dx) + rows[place] * p.dx_stride + column;
+        if (p.dx_aligned && there == 8) {
+          *reinterpret_cast<uint4*>(to) = value;
+        } else {
+          const std::uint32_t words[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+          for (int e = 0; e < 8; ++e) {
+            const auto bits = static_cast<std::uint16_t>(words[e / 2] >> (16 * (e % 2)));
+            if (e < there) memcpy(to + e, &bits, 2);
+          }
+        }
+      }
+    }
+    if (stage + 1 < stages) loader.store(base + Layout::kDs + (stage + 1) % 2 * Layout::kSplit, scale);
+    wgmma_wait<0>();
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+  wait_copies<0>();
+  if (!makes_da) return;
+
+#pragma unroll
+  for (int i = 0; i < kRanks / 2; ++i) {
+    if constexpr (kRanks < 64) da_sums[i] += da_sums[i + kRanks / 2];
+    da_sums[i] *= unscale;
+  }
+  const std::int64_t k0 = block_column + group * 64 + own / 32 * 16 + own % 32 / 4;
+  if (chunk.partial >= 0) {
+#pragma unroll
+    for (int i = 0; i < kRanks / 2; ++i) {
+      const int v = p.first_v + i / 4 * 8 + own % 4 * 2 + i % 2;
+      const std::int64_t k = k0 + i / 2 % 2 * 8;
+      if (v < p.total_v && k < p.in) {
+        p.da_partials[(static_cast<std::int64_t>(chunk.partial) * p.total_v + v) * p.padded_in + k] = da_sums[i];
+      }
+    }
+    return;
+  }
+  // The slot's only chunk: slices in order, as several may have one da.
+  const int last_slice = min(p.first_v + kRanks - 1, p.total_v - 1) / p.max_rank;
+  for (int s = p.first_v / p.max_rank; s <= last_slice; ++s) {
+    float* const da = da_of(p, chunk.slot, s);
+    bool owns = true;
+    int written = 0;  // rows of da
+    for (int other = 0; other < p.num_slices; ++other) {
+      if (da_of(p, chunk.slot, other) != da) continue;
+      if (other < s) owns = false;
+      written = max(written, bounded_rank(entries[other], p.max_rank));
+    }
+    const int rank = paired_rank(entries[s], p.max_rank);
+#pragma unroll
+    for (int i = 0; i < kRanks / 2; ++i) {
+      const int v = p.first_v + i / 4 * 8 + own % 4 * 2 + i % 2, j = v - s * p.max_rank;
+      const std::int64_t k = k0 + i / 2 % 2 * 8;
+      if (da == nullptr || j < 0 || j >= p.max_rank || k >= p.in) continue;
+      float* const to = da + j * p.in + k;
+      if (owns && p.mode == YMode::overwrite) {
+        if (j < written) *to = j < rank ? da_sums[i] : 0.0f;
+      } else if (j < rank) {
+        *to += da_sums[i];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <class T, int kRanks>
+Status run(const TensorBackward& call, const XParams& params, cudaStream_t stream) {
+  const std::int64_t blocks = call.tiling.x_chunks * call.tiling.x_blocks;
+  return launch_tiles(&over_x<T, kRanks>, blocks, kThreads, XLayout<kRanks>::kBytes, true, stream, params);
+}
+
+}  // namespace
+
+Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
+  const BackwardArgs& args = *call.args;
+  const TableShape& shape = args.table.shape;
+  XParams p{};
+  p.da = args.grads.da;
+  if ((p.da == nullptr && !call.makes_dx) || call.tiling.x_chunks == 0 || call.tiling.x_blocks == 0) return {};
+  p.x = args.x.data;
+  p.x_stride = args.x.strides[0];
+  p.entries = args.table.entries;
+  p.slot_stride = args.table.slot_stride;
+  p.ds = call.ds.data;
+  p.ds_stride = call.ds.stride;
+  p.runs = call.runs;
+  p.da_partials = call.partials.da;
+  p.mode = args.grads.mode;
+  p.reads_dx = args.options.y_mode == YMode::accumulate;
+  p.chunk_rows = call.tiling.x_chunk;
+  p.num_slices = shape.num_slices;
+  p.max_rank = shape.max_rank;
+  p.total_v = shape.num_slices * shape.max_rank;
+  p.num_blocks = call.tiling.x_blocks;
+  p.x_aligned = is_aligned(args.x.data, 2 * p.x_stride, 16);
+  p.ds_aligned = is_aligned(p.ds, 4 * p.ds_stride, 16);
+  p.in = shape.in;
+  p.padded_in = divide_up(shape.in, 4) * 4;
+  if (call.makes_dx) {
+    p.dx = args.dx.data;
+    p.dx_stride = args.dx.strides[0];
+    p.dx_aligned = is_aligned(args.dx.data, 2 * p.dx_stride, 16);
+  }
+  return with_half(shape.a_dtype, [&]<class T>(const T*) -> Status {
+    const int step = p.total_v <= 16 ? 16 : p.total_v <= 32 ? 32 : 64;
+    for (p.first_v = 0; p.first_v < p.total_v; p.first_v += step) {
+      Status status = step == 16   ? run<T, 16>(call, p, stream)
+                      : step == 32 ? run<T, 32>(call, p, stream)
+                                   : run<T, 64>(call, p, stream);
+      if (!status.ok()) return status;
+    }
+    return {};
+  });
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
