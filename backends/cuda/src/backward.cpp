@@ -20,7 +20,7 @@ Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& works
   const bool by_tiles = strategy.value() == Strategy::tensor_core;
   const bool uniform = args.addressing.mode == AddressingMode::uniform;
   const bool sums = (problem.outputs & (kOutputDa | kOutputDb | kOutputDbias)) != 0;
-  if (by_tiles ? !uniform || (problem.outputs & kOutputDbias) != 0 : sums) {
+  if (by_tiles ? !uniform : sums) {
     RANKFOLD_CUDA_TRY(
         sort_by_slot(rows, num_rows, parts.counts(), parts.order(), parts.ends(), native(stream)));
   }
@@ -41,15 +41,10 @@ Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& works
     call.h = h;
     call.ds = ds;
     call.outputs = problem.outputs;
-    // dx is rounded once, after all slices: only where their ranks fit one tile does the second pass have them all.
+    // dx is rounded once, after all slices: only where one launch has them all does the second pass make it.
     call.makes_dx = has_dx && args.dx.dtype == args.table.shape.a_dtype &&
-                    args.table.shape.num_slices * args.table.shape.max_rank <= kTileMaxRank;
+                    args.table.shape.num_slices * args.table.shape.max_rank <= kDxMaxRanks;
     RANKFOLD_CUDA_TRY(tensor_backward(call, native(stream)));
-    if ((problem.outputs & kOutputDbias) != 0) {
-      Gradients dbias = args.grads;
-      dbias.db = nullptr;
-      RANKFOLD_CUDA_TRY(general_db(h, args.dy, args.table, rows, slot_rows, dbias, native(stream)));
-    }
     if (!has_dx || call.makes_dx) return {};
     return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout, native(stream));
   }

@@ -70,12 +70,11 @@ BackwardTiling tile_backward(const Problem& problem) noexcept {
   std::int64_t dy_blocks = 0;
   for (int s = 0; s < shape.num_slices; ++s) dy_blocks += divide_up(shape.out[s], kDyBlockColumns);
   const std::int64_t x_blocks = divide_up(shape.in, kXBlockColumns);
-  constexpr std::int64_t kMostBlocks = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t row_chunks = std::min<std::int64_t>(problem.bounds.rows, shape.num_slots) +
-                                  divide_up(problem.bounds.rows, kRows);
-  if (dy_blocks > kMostBlocks / std::max<std::int64_t>(row_chunks, 1) || x_blocks > kMostBlocks / std::max<std::int64_t>(row_chunks, 1)) {
-    return tiling;
-  }
+  // Grids are of chunks times blocks of columns; those of dbias are 128 wide.
+  const std::int64_t most_blocks = std::max({dy_blocks, x_blocks, divide_up(total_out(shape), 128), std::int64_t{1}});
+  const std::int64_t row_chunks =
+      std::min<std::int64_t>(problem.bounds.rows, shape.num_slots) + divide_up(problem.bounds.rows, kRows);
+  if (row_chunks > std::numeric_limits<std::int32_t>::max() / most_blocks) return tiling;
   tiling.dy_blocks = static_cast<int>(dy_blocks);
   tiling.x_blocks = static_cast<int>(x_blocks);
   const Chunks dy = choose_chunks(problem, dy_blocks, tiling.ranks);

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   };
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    if (makes_db) scale = chunk_scale(loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (makes_db) scale = chunk_scale<1>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
     if (chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();

@@ -106,11 +106,13 @@ struct GradientParams {
   Gradients grads;
   const float* db_partials;
   const float* da_partials;
+  const float* dbias_partials;
   std::int64_t total_out;
   std::int64_t in;
   std::int64_t padded_in;
   std::int64_t db_items;  // quadruples of ranks; then come quadruples of columns of da
   std::int64_t da_items;
+  std::int64_t dbias_items;  // columns
   int dy_chunk;
   int x_chunk;
   int ranks;
@@ -213,15 +215,34 @@ __device__ void finish_da(const GradientParams& p, int slot, const SlotSums& sum
   if (contributes || !accumulates) put_4(to, total, count, accumulates);
 }
 
+__device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& sums, std::int64_t column) {
+  int slice = 0;
+  while (slice + 1 < p.num_slices && column >= p.first_column[slice + 1]) ++slice;
+  float* const dbias = p.grads.dbias[static_cast<std::int64_t>(slot) * p.num_slices + slice];
+  if (dbias == nullptr) return;
+  float* const to = dbias + (column - p.first_column[slice]);
+  const bool accumulates = p.grads.mode == YMode::accumulate;
+  if (sums.rows == 0 || paired_rank(p.entries[slot * p.slot_stride + slice], p.max_rank) == 0) {
+    if (!accumulates) *to = 0.0f;
+  } else if (sums.chunks > 1) {
+    const std::int64_t step = (p.total_out + 3) / 4 * 4;
+    float sum = 0.0f;
+    for (int i = 0; i < sums.chunks; ++i) sum += p.dbias_partials[(sums.first_partial + i) * step + column];
+    *to = accumulates ? *to + sum : sum;
+  }
+}
+
 // grid: x items of a slot, y slots.
 __global__ void __launch_bounds__(kThreads) sum_gradients(const __grid_constant__ GradientParams p) {
   wait_for_previous();
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int slot = static_cast<int>(blockIdx.y); slot < p.runs.num_slots; slot += static_cast<int>(gridDim.y)) {
     // All lanes scan, whatever they sum.
-    if (p.db_items > 0) {
+    if (p.db_items + p.dbias_items > 0) {
       const SlotSums sums = sums_of_slot(p.runs, p.dy_chunk, slot);
+      const std::int64_t column = item - p.db_items - p.da_items;
       if (item < p.db_items) finish_db(p, slot, sums, item);
+      if (column >= 0 && column < p.dbias_items) finish_dbias(p, slot, sums, column);
     }
     if (p.da_items > 0) {
       const SlotSums sums = sums_of_slot(p.runs, p.x_chunk, slot);
@@ -300,8 +321,11 @@ Status finish_gradients(const TensorBackward& call, cudaStream_t stream) {
   p.db_items = args.grads.db != nullptr ? p.total_out * (p.ranks / 4) : 0;
   p.da_items = args.grads.da != nullptr ? p.padded_in / 4 * p.num_slices * p.max_rank : 0;
   for (int s = 0; s < shape.num_slices; ++s) p.first_column[s + 1] = p.first_column[s] + shape.out[s];
-  if (p.db_items + p.da_items == 0 || shape.num_slots == 0) return {};
-  return launch_tiles(&sum_gradients, divide_up(p.db_items + p.da_items, kThreads), kThreads, 0, true, stream, p,
+  p.dbias_partials = call.partials.dbias;
+  p.dbias_items = args.grads.dbias != nullptr ? p.total_out : 0;
+  const std::int64_t items = p.db_items + p.da_items + p.dbias_items;
+  if (items == 0 || shape.num_slots == 0) return {};
+  return launch_tiles(&sum_gradients, divide_up(items, kThreads), kThreads, 0, true, stream, p,
                       shape.num_slots);
 }
 
@@ -318,7 +342,7 @@ Status clear_rows(const TensorBackward& call, cudaStream_t stream) {
 Status tensor_backward(const TensorBackward& call, cudaStream_t stream) {
   using Step = Status (*)(const TensorBackward&, cudaStream_t);
   // Rows are cleared first: what overlaps follows the kernel that it depends on.
-  for (const Step step : {&clear_rows, &backward_over_dy, &finish_ds, &backward_over_x, &finish_gradients}) {
+  for (const Step step : {&clear_rows, &backward_bias, &backward_over_dy, &finish_ds, &backward_over_x, &finish_gradients}) {
     if (Status status = step(call, stream); !status.ok()) return status;
   }
   return {};

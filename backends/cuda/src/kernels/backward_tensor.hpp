@@ -34,7 +34,8 @@ struct BackwardTiling {
 };
 inline constexpr int kDyBlockColumns = 512;
 inline constexpr int kXBlockColumns = 128;
-inline constexpr int kTileMaxRank = 64;
+inline constexpr int kTileMaxRank = 64;  ///< of a slice
+inline constexpr int kDxMaxRanks = 192;  ///< num_slices * max_rank of which the second pass makes dx
 
 BackwardTiling tile_backward(const Problem& problem) noexcept;
 
@@ -43,6 +44,7 @@ struct BackwardPartials {
   float* ds = nullptr;  ///< [dy_blocks, rows, ranks]
   float* db = nullptr;  ///< [dy_partials, total out, ranks]
   float* da = nullptr;  ///< [x_partials, num_slices * max_rank, in rounded up to 4]
+  float* dbias = nullptr;  ///< [dy_partials, total out rounded up to 4]
 };
 
 struct TensorBackward {
@@ -57,11 +59,12 @@ struct TensorBackward {
   bool makes_dx = false;      ///< else dx is left to others
 };
 
-/// ds, dB, dA, dx of the call, as outputs says; not dbias.
+/// ds, dB, dbias, dA and dx of the call, as outputs says.
 Status tensor_backward(const TensorBackward& call, cudaStream_t stream);
 
 // Its steps.
 Status backward_over_dy(const TensorBackward& call, cudaStream_t stream);
+Status backward_bias(const TensorBackward& call, cudaStream_t stream);
 Status backward_over_x(const TensorBackward& call, cudaStream_t stream);
 Status finish_ds(const TensorBackward& call, cudaStream_t stream);
 Status finish_gradients(const TensorBackward& call, cudaStream_t stream);

@@ -318,8 +318,8 @@ struct SplitLoader {
 
 /// A power of two that brings the largest finite value of a chunk near 2^14, for f16's narrow range. All
 /// threads call it. `words`: 8 of shared memory.
-template <class Loader>
-__device__ float chunk_scale(Loader& loader, const RowNumbers& rows, std::uint32_t* words) {
+template <int kLoaders, class Loader>
+__device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint32_t* words) {
   std::uint32_t most = 0;
   for (int place = 0; place < rows.count; place += kRows) {
     if (place % (kOrderRows / 2) == 0 && place > 0) {
@@ -327,11 +327,14 @@ __device__ float chunk_scale(Loader& loader, const RowNumbers& rows, std::uint32
       rows.fill(place);
       __syncthreads();
     }
-    loader.load(rows, place);
 #pragma unroll
-    for (int i = 0; i < Loader::kOwn; ++i) {
-      const std::uint32_t bits = __float_as_uint(loader.value(i)) & 0x7fffffffu;
-      if (bits < 0x7f800000u) most = max(most, bits);
+    for (int g = 0; g < kLoaders; ++g) {
+      loaders[g].load(rows, place);
+#pragma unroll
+      for (int i = 0; i < Loader::kOwn; ++i) {
+        const std::uint32_t bits = __float_as_uint(loaders[g].value(i)) & 0x7fffffffu;
+        if (bits < 0x7f800000u) most = max(most, bits);
+      }
     }
   }
   most = __reduce_max_sync(0xffffffffu, most);

@@ -38,14 +38,16 @@ struct XParams {
   std::int64_t padded_in;
 };
 
-template <int kRanks>
+// kGroups: of kRanks columns of ds, each with tiles of its own.
+template <int kRanks, int kGroups>
 struct XLayout {
-  static constexpr int kSlots = kRanks == 64 ? 5 : 6;
+  static constexpr int kSlots = kRanks < 64 ? 6 : 6 - kGroups;
+  static constexpr int kStages = kGroups == 1 ? 2 : 1;  // of ds; with one, blocks wait before it is written
   static constexpr int kUnit = 2 * kTileBytes;  // a tile of x, a tile of dx
   static constexpr int kSplit = kRanks == 64 ? 2 * kTileBytes : kTileBytes;
   static constexpr int kA = 0;                       // 64 columns of A a warpgroup
-  static constexpr int kDs = kA + 2 * kRanks * 128;  // two stages of ds in parts
-  static constexpr int kRing = kDs + 2 * kSplit;
+  static constexpr int kDs = kA + 2 * kGroups * kRanks * 128;
+  static constexpr int kRing = kDs + kStages * kGroups * kSplit;
   static constexpr int kOrder = kRing + 2 * kSlots * kUnit;
   static constexpr int kWords = kOrder + kOrderRows * 4;
   static constexpr int kBytes = kWords + 64 + 1024;
@@ -55,9 +57,9 @@ __device__ float* da_of(const XParams& p, int slot, int slice) {
   return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
 }
 
-template <class T, int kRanks>
+template <class T, int kRanks, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XParams p) {
-  using Layout = XLayout<kRanks>;
+  using Layout = XLayout<kRanks, kGroups>;
   using Loader = SplitLoader<T, kRanks>;
   constexpr int kSlots = Layout::kSlots;
   constexpr int kWide = kRanks == 16 ? 32 : 64;
@@ -86,22 +88,27 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
                         p.runs.num_rows};
   rows.fill(0);
 
-  Loader loader;
-  loader.data = p.ds + p.first_v;
-  loader.stride = p.ds_stride;
-  loader.limit = p.total_v - p.first_v;
-  loader.valid = 0;
+  Loader loaders[kGroups];
 #pragma unroll
-  for (int i = 0; i < Loader::kOwn; ++i) {
-    const int v = p.first_v + thread % 4 * Loader::kOwn + i;
-    if (v < p.total_v && v % p.max_rank < paired_rank(entries[v / p.max_rank], p.max_rank)) loader.valid |= 1u << i;
+  for (int g = 0; g < kGroups; ++g) {
+    Loader& loader = loaders[g];
+    const int first_v = p.first_v + g * kRanks;
+    loader.data = p.ds + first_v;
+    loader.stride = p.ds_stride;
+    loader.limit = p.total_v - first_v;
+    loader.valid = 0;
+#pragma unroll
+    for (int i = 0; i < Loader::kOwn; ++i) {
+      const int v = first_v + thread % 4 * Loader::kOwn + i;
+      if (v < p.total_v && v % p.max_rank < paired_rank(entries[v / p.max_rank], p.max_rank)) loader.valid |= 1u << i;
+    }
+    loader.wide = p.ds_aligned != 0;
+    loader.weights = nullptr;
+    loader.scaling = 1.0f;
   }
-  loader.wide = p.ds_aligned != 0;
-  loader.weights = nullptr;
-  loader.scaling = 1.0f;
 
   if (makes_dx) {
-    for (int i = thread; i < kRanks * 16; i += kThreads) {
+    for (int i = thread; i < kGroups * kRanks * 16; i += kThreads) {
       const int row = i / 16, piece = i % 16, v = p.first_v + row;
       const std::int64_t k = block_column + piece * 8;
       uint4 value = make_uint4(0, 0, 0, 0);
@@ -113,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
                                  static_cast<int>(p.in - k < 8 ? p.in - k : 8));
         }
       }
-      store_shared(base + Layout::kA + piece / 8 * kRanks * 128 + tile_offset(row, piece % 8), value);
+      store_shared(base + Layout::kA + piece / 8 * kGroups * kRanks * 128 + tile_offset(row, piece % 8), value);
     }
     fence_for_wgmma();
   }
@@ -160,19 +167,21 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   release_next();
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    scale = chunk_scale(loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    scale = chunk_scale<kGroups>(loaders, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
     if (chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
     }
   }
   const float unscale = 1.0f / scale;
-  loader.load(rows, 0);
-  loader.store(base + Layout::kDs, scale);
-
-  float da_sums[kWide / 2];
+  float da_sums[kGroups][kWide / 2];
 #pragma unroll
-  for (int i = 0; i < kWide / 2; ++i) da_sums[i] = 0.0f;
+  for (int g = 0; g < kGroups; ++g) {
+    loaders[g].load(rows, 0);
+    loaders[g].store(base + Layout::kDs + g * Layout::kSplit, scale);
+#pragma unroll
+    for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
+  }
   int slot = 0;
   for (int stage = 0; stage < stages; ++stage) {
     wait_copies<kSlots - 2>();
@@ -180,27 +189,36 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     __syncthreads();
     if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
     fetch();
-    loader.load(rows, (stage + 1) * kRows);
-    const std::uint32_t ds = base + Layout::kDs + stage % 2 * Layout::kSplit;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) loaders[g].load(rows, (stage + 1) * kRows);
+    const std::uint32_t ds = base + Layout::kDs + stage % Layout::kStages * kGroups * Layout::kSplit;
     const std::uint32_t x_tile = ring + slot * Layout::kUnit, dx_tile = x_tile + kTileBytes;
-    const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kRanks * 128);
-    const std::uint64_t ds_high = descriptor(ds), ds_low = descriptor(ds + kTileBytes);
+    const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kGroups * kRanks * 128);
     float dx_sums[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) dx_sums[i] = 0.0f;
     // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kRanks / 16; ++k) {
-      wgmma<T, 64, 0>(dx_sums, ds_high + k * 2, a + k * 128);
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint64_t high = descriptor(ds + g * Layout::kSplit);
       // Low parts stand behind the high ones, or in a tile of their own.
-      wgmma<T, 64, 0>(dx_sums, kRanks == 64 ? ds_low + k * 2 : ds_high + (kRanks / 16 + k) * 2, a + k * 128);
+      const std::uint64_t low = kRanks == 64 ? high + kTileBytes / 16 : high + kRanks / 8;
+#pragma unroll
+      for (int k = 0; k < kRanks / 16; ++k) {
+        wgmma<T, 64, 0>(dx_sums, high + k * 2, a + (g * kRanks / 16 + k) * 128);
+        wgmma<T, 64, 0>(dx_sums, low + k * 2, a + (g * kRanks / 16 + k) * 128);
+      }
     }
     wgmma_commit();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      wgmma<T, kWide, 1>(da_sums, x + k * 128, ds_high + k * 128);
-      if constexpr (kRanks == 64) wgmma<T, kWide, 1>(da_sums, x + k * 128, ds_low + k * 128);
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint64_t high = descriptor(ds + g * Layout::kSplit);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        wgmma<T, kWide, 1>(da_sums[g], x + k * 128, high + k * 128);
+        if constexpr (kRanks == 64) wgmma<T, kWide, 1>(da_sums[g], x + k * 128, high + kTileBytes / 16 + k * 128);
+      }
     }
     wgmma_commit();
     wgmma_wait<1>();
@@ -240,7 +258,15 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
         }
       }
     }
-    if (stage + 1 < stages) loader.store(base + Layout::kDs + (stage + 1) % 2 * Layout::kSplit, scale);
+    if constexpr (Layout::kStages == 1) {
+      wgmma_wait<0>();
+      __syncthreads();
+    }
+    if (stage + 1 < stages) {
+      const std::uint32_t next = base + Layout::kDs + (stage + 1) % Layout::kStages * kGroups * Layout::kSplit;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) loaders[g].store(next + g * Layout::kSplit, scale);
+    }
     wgmma_wait<0>();
     slot = slot + 1 == kSlots ? 0 : slot + 1;
   }
@@ -248,24 +274,33 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   if (!makes_da) return;
 
 #pragma unroll
-  for (int i = 0; i < kRanks / 2; ++i) {
-    if constexpr (kRanks < 64) da_sums[i] += da_sums[i + kRanks / 2];
-    da_sums[i] *= unscale;
-  }
-  const std::int64_t k0 = block_column + group * 64 + own / 32 * 16 + own % 32 / 4;
-  if (chunk.partial >= 0) {
+  for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
     for (int i = 0; i < kRanks / 2; ++i) {
-      const int v = p.first_v + i / 4 * 8 + own % 4 * 2 + i % 2;
-      const std::int64_t k = k0 + i / 2 % 2 * 8;
-      if (v < p.total_v && k < p.in) {
-        p.da_partials[(static_cast<std::int64_t>(chunk.partial) * p.total_v + v) * p.padded_in + k] = da_sums[i];
+      if constexpr (kRanks < 64) da_sums[g][i] += da_sums[g][i + kRanks / 2];
+      da_sums[g][i] *= unscale;
+    }
+  }
+  // Calls f(v, k, sum) for what the thread has.
+  const auto for_sums = [&](auto f) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < kRanks / 2; ++i) {
+        const int v = p.first_v + g * kRanks + i / 4 * 8 + own % 4 * 2 + i % 2;
+        const std::int64_t k = block_column + group * 64 + own / 32 * 16 + own % 32 / 4 + i / 2 % 2 * 8;
+        if (v < p.total_v && k < p.in) f(v, k, da_sums[g][i]);
       }
     }
+  };
+  if (chunk.partial >= 0) {
+    for_sums([&](int v, std::int64_t k, float sum) {
+      p.da_partials[(static_cast<std::int64_t>(chunk.partial) * p.total_v + v) * p.padded_in + k] = sum;
+    });
     return;
   }
   // The slot's only chunk: slices in order, as several may have one da.
-  const int last_slice = min(p.first_v + kRanks - 1, p.total_v - 1) / p.max_rank;
+  const int last_slice = min(p.first_v + kGroups * kRanks - 1, p.total_v - 1) / p.max_rank;
   for (int s = p.first_v / p.max_rank; s <= last_slice; ++s) {
     float* const da = da_of(p, chunk.slot, s);
     bool owns = true;
@@ -276,26 +311,24 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       written = max(written, bounded_rank(entries[other], p.max_rank));
     }
     const int rank = paired_rank(entries[s], p.max_rank);
-#pragma unroll
-    for (int i = 0; i < kRanks / 2; ++i) {
-      const int v = p.first_v + i / 4 * 8 + own % 4 * 2 + i % 2, j = v - s * p.max_rank;
-      const std::int64_t k = k0 + i / 2 % 2 * 8;
-      if (da == nullptr || j < 0 || j >= p.max_rank || k >= p.in) continue;
+    for_sums([&](int v, std::int64_t k, float sum) {
+      const int j = v - s * p.max_rank;
+      if (da == nullptr || j < 0 || j >= p.max_rank) return;
       float* const to = da + j * p.in + k;
       if (owns && p.mode == YMode::overwrite) {
-        if (j < written) *to = j < rank ? da_sums[i] : 0.0f;
+        if (j < written) *to = j < rank ? sum : 0.0f;
       } else if (j < rank) {
-        *to += da_sums[i];
+        *to += sum;
       }
-    }
+    });
     __syncthreads();
   }
 }
 
-template <class T, int kRanks>
+template <class T, int kRanks, int kGroups>
 Status run(const TensorBackward& call, const XParams& params, cudaStream_t stream) {
   const std::int64_t blocks = call.tiling.x_chunks * call.tiling.x_blocks;
-  return launch_tiles(&over_x<T, kRanks>, blocks, kThreads, XLayout<kRanks>::kBytes, true, stream, params);
+  return launch_tiles(&over_x<T, kRanks, kGroups>, blocks, kThreads, XLayout<kRanks, kGroups>::kBytes, true, stream, params);
 }
 
 }  // namespace
@@ -331,12 +364,12 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
     p.dx_aligned = is_aligned(args.dx.data, 2 * p.dx_stride, 16);
   }
   return with_half(shape.a_dtype, [&]<class T>(const T*) -> Status {
-    const int step = p.total_v <= 16 ? 16 : p.total_v <= 32 ? 32 : 64;
-    for (p.first_v = 0; p.first_v < p.total_v; p.first_v += step) {
-      Status status = step == 16   ? run<T, 16>(call, p, stream)
-                      : step == 32 ? run<T, 32>(call, p, stream)
-                                   : run<T, 64>(call, p, stream);
-      if (!status.ok()) return status;
+    if (p.total_v <= 16) return run<T, 16, 1>(call, p, stream);
+    if (p.total_v <= 32) return run<T, 32, 1>(call, p, stream);
+    if (p.total_v <= 64) return run<T, 64, 1>(call, p, stream);
+    if (p.total_v <= 128) return run<T, 64, 2>(call, p, stream);
+    for (p.first_v = 0; p.first_v < p.total_v; p.first_v += 192) {
+      if (Status status = run<T, 64, 3>(call, p, stream); !status.ok()) return status;
     }
     return {};
   });
