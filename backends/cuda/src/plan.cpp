@@ -70,6 +70,8 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
         take((problem.outputs & kOutputDb) != 0 ? tiling.dy_partials * total_out(shape) : 0, tiling.ranks);
     plan.da_partials =
         take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0, (shape.in + 3) / 4 * 4);
+    plan.whole_ds = take(makes_ds ? rows : 0, whole_ds_stride(shape));
+    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0, shape.num_slices * ((shape.max_rank + 3) / 4 * 4));
     plan.dbias_partials =
         take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0, (total_out(shape) + 3) / 4 * 4);
   }

@@ -29,7 +29,7 @@ struct DyParams {
   int num_blocks;
   int makes_ds;
   int dy_aligned;
-  int h_aligned;
+  int h_slice;  // columns of h from slice to slice
   std::int64_t total_out;
   std::int64_t first_column[kMaxSlices + 1];
   int first_block[kMaxSlices + 1];
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   if (!makes_db && !makes_ds) return;
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / kGroup, own = thread % kGroup;
+  const int group = __shfl_sync(0xffffffffu, thread / kGroup, 0), own = thread % kGroup;
   const int stages = (chunk.count + kRows - 1) / kRows;
   const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
                         reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
@@ -84,15 +84,14 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   rows.fill(0);
 
   Loader loader;
-  loader.data = p.h + slice * p.max_rank;
+  loader.data = p.h + slice * p.h_slice;
   loader.stride = p.h_stride;
-  loader.limit = p.max_rank;
+  loader.limit = (p.max_rank + 3) / 4 * 4;
   loader.valid = 0;
 #pragma unroll
   for (int i = 0; i < Loader::kOwn; ++i) {
     if (makes_db && thread % 4 * Loader::kOwn + i < rank) loader.valid |= 1u << i;
   }
-  loader.wide = p.h_aligned != 0 && slice * p.max_rank % 4 == 0;
   loader.weights = p.token_weights;
   loader.scaling = entry.scaling;
 
@@ -113,46 +112,29 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
 
   // A unit: 64 rows of 64 columns of dy. Units of a warpgroup follow one another through its columns, then rows.
   const std::uint32_t ring = base + Layout::kRing + group * kSlots * kTileBytes;
-  int next_stage = 0, next_tile = 0, next_slot = 0;
-  const auto fetch = [&]() {
-    if (next_stage < stages) {
-      const int piece = own % 8;
-      const std::int64_t n = block_column + (next_tile * 2 + group) * 64 + piece * 8;
-      const int there = static_cast<int>(n >= out ? 0 : out - n < 8 ? out - n : 8);
-      const T* const from = static_cast<const T*>(p.dy) + p.first_column[slice] + n;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = own / 8 + 16 * i, place = next_stage * kRows + row;
-        const std::uint32_t to = ring + next_slot * kTileBytes + tile_offset(row, piece);
-        const int count = place < chunk.count ? there : 0;
-        if (count == 0) {
-          store_shared(to, make_uint4(0, 0, 0, 0));
-        } else if (p.dy_aligned) {
-          copy_async(to, from + rows[place] * p.dy_stride, count * 2);
-        } else {
-          store_shared(to, load_pieces(from + rows[place] * p.dy_stride, count));
-        }
-      }
-      if (++next_tile == kTilesOfGroup) {
-        next_tile = 0;
-        ++next_stage;
-      }
-      next_slot = next_slot + 1 == kSlots ? 0 : next_slot + 1;
+  const std::int64_t own_column = block_column + group * 64 + own % 8 * 8;
+  const T* const own_dy = static_cast<const T*>(p.dy) + p.first_column[slice] + own_column;
+  const auto fetch = [&](int stage, int tile, int slot) {
+    const std::int64_t left = out - own_column - tile * 128;
+    const int bytes = static_cast<int>(left < 0 ? 0 : left < 8 ? left : 8) * 2;
+    if (stage < stages) {
+      fetch_rows(ring + slot * kTileBytes, rows, stage * kRows, own_dy + (bytes > 0 ? tile * 128 : 0), p.dy_stride,
+                 bytes, p.dy_aligned != 0);
     }
     commit_copies();
   };
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    if (makes_db) scale = chunk_scale<1>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (makes_db) scale = chunk_scale<1, true>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
     if (chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
     }
   }
-#pragma unroll
-  for (int i = 0; i < kSlots - 1; ++i) fetch();
+#pragma unroll 1
+  for (int i = 0; i < kSlots - 1; ++i) fetch(i / kTilesOfGroup, i % kTilesOfGroup, i);
   release_next();
-  loader.load(rows, 0);
+  loader.template load<true>(rows, 0);
   loader.store(base + Layout::kH, scale);
 
   float db_sums[kTilesOfGroup][kWide / 2];
@@ -165,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   for (int stage = 0; stage < stages; ++stage) {
     __syncthreads();
     if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
-    loader.load(rows, (stage + 1) * kRows);
+    loader.template load<true>(rows, (stage + 1) * kRows);
     const std::uint32_t h = base + Layout::kH + stage % 2 * Layout::kSplit;
     float ds_sums[kRanks / 2];
 #pragma unroll
@@ -175,7 +157,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
       wait_copies<kSlots - 2>();
       fence_for_wgmma();
       group_barrier(group);
-      fetch();
+      constexpr int kAhead = kSlots - 1;
+      fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup, slot == 0 ? kAhead : slot - 1);
       const std::uint64_t dy = descriptor(ring + slot * kTileBytes);
       const std::uint64_t b = descriptor(base + Layout::kB + (tile * 2 + group) * kTileBytes);
       const std::uint64_t h_high = descriptor(h), h_low = descriptor(h + kTileBytes);
@@ -287,7 +270,7 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
   p.num_blocks = call.tiling.dy_blocks;
   p.total_out = total_out(shape);
   p.dy_aligned = is_aligned(args.dy.data, 2 * p.dy_stride, 16);
-  p.h_aligned = is_aligned(p.h, 4 * p.h_stride, 16);
+  p.h_slice = call.h_slice;
   for (int s = 0; s < shape.num_slices; ++s) {
     p.first_column[s + 1] = p.first_column[s] + shape.out[s];
     p.first_block[s + 1] = p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));

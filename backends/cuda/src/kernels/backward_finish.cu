@@ -42,9 +42,25 @@ __device__ __forceinline__ float4 sum_4(const float* from, std::int64_t step, in
   return sum;
 }
 
+__device__ void put_4(float* to, const float4& v, int count, bool accumulates) {
+  const float values[4] = {v.x, v.y, v.z, v.w};
+  if (count == 4 && (reinterpret_cast<std::uintptr_t>(to) & 15) == 0) {
+    float4 sum = v;
+    if (accumulates) add(sum, load_4(to));
+    *reinterpret_cast<float4*>(to) = sum;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (i < count) to[i] = accumulates ? to[i] + values[i] : values[i];
+  }
+}
+
 struct DsParams {
   const float* partials;
-  float* ds;
+  float* whole;  // by place, for the second pass
+  int whole_stride;
+  float* ds;     // by row, for the caller, or null
   std::int64_t ds_stride;
   const AdapterEntry* entries;
   std::int64_t slot_stride;
@@ -53,7 +69,6 @@ struct DsParams {
   int ranks;
   int num_slices;
   int max_rank;
-  int ds_aligned;
   int first_block[kMaxSlices + 1];
 };
 
@@ -87,16 +102,9 @@ __global__ void __launch_bounds__(kThreads) sum_ds(const __grid_constant__ DsPar
   const int first = p.first_block[slice];
   const float4 sum = sum_4(p.partials + (static_cast<std::int64_t>(first) * p.runs.num_rows + place) * p.ranks + j,
                            static_cast<std::int64_t>(p.runs.num_rows) * p.ranks, p.first_block[slice + 1] - first);
-  float* const to = p.ds + row * p.ds_stride + slice * p.max_rank + j;
   const float4 v = make_float4(f * sum.x, f * sum.y, f * sum.z, f * sum.w);
-  if (p.ds_aligned && j + 4 <= rank) {
-    *reinterpret_cast<float4*>(to) = v;
-  } else {
-    to[0] = v.x;
-    if (j + 1 < rank) to[1] = v.y;
-    if (j + 2 < rank) to[2] = v.z;
-    if (j + 3 < rank) to[3] = v.w;
-  }
+  put_4(p.whole + place * p.whole_stride + slice * p.max_rank + j, v, min(4, rank - j), false);
+  if (p.ds != nullptr) put_4(p.ds + row * p.ds_stride + slice * p.max_rank + j, v, min(4, rank - j), false);
 }
 
 struct GradientParams {
@@ -142,20 +150,6 @@ __device__ SlotSums sums_of_slot(const SlotRuns& g, int chunk_rows, int slot) {
   }
   found.first_partial = __reduce_add_sync(0xffffffffu, before);
   return found;
-}
-
-__device__ void put_4(float* to, const float4& v, int count, bool accumulates) {
-  const float values[4] = {v.x, v.y, v.z, v.w};
-  if (count == 4 && (reinterpret_cast<std::uintptr_t>(to) & 15) == 0) {
-    float4 sum = v;
-    if (accumulates) add(sum, load_4(to));
-    *reinterpret_cast<float4*>(to) = sum;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (i < count) to[i] = accumulates ? to[i] + values[i] : values[i];
-  }
 }
 
 __device__ void finish_db(const GradientParams& p, int slot, const SlotSums& sums, std::int64_t item) {
@@ -251,6 +245,25 @@ __global__ void __launch_bounds__(kThreads) sum_gradients(const __grid_constant_
   }
 }
 
+struct PackParams {
+  const float* h;
+  std::int64_t stride;
+  float* packed;
+  std::int64_t num_rows;
+  int num_slices;
+  int max_rank;
+};
+
+// h with slices that begin on 16 bytes.
+__global__ void __launch_bounds__(kThreads) pack_rows(const __grid_constant__ PackParams p) {
+  const int width = (p.max_rank + 3) / 4 * 4, columns = p.num_slices * p.max_rank;
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t row = item / columns;
+  const int v = static_cast<int>(item % columns);
+  if (row >= p.num_rows) return;
+  p.packed[row * p.num_slices * width + v / p.max_rank * width + v % p.max_rank] = p.h[row * p.stride + v];
+}
+
 struct ClearParams {
   std::uint16_t* dx;
   std::int64_t dx_stride;
@@ -283,8 +296,12 @@ Status finish_ds(const TensorBackward& call, cudaStream_t stream) {
   if ((call.outputs & (kOutputDs | kOutputDx | kOutputDa)) == 0 || call.runs.num_rows == 0) return {};
   DsParams p{};
   p.partials = call.partials.ds;
-  p.ds = call.ds.data;
-  p.ds_stride = call.ds.stride;
+  p.whole = call.partials.whole_ds;
+  p.whole_stride = whole_ds_stride(shape);
+  if ((call.outputs & kOutputDs) != 0) {
+    p.ds = call.ds.data;
+    p.ds_stride = call.ds.stride;
+  }
   p.entries = call.args->table.entries;
   p.slot_stride = call.args->table.slot_stride;
   p.token_weights = call.args->addressing.token_weights;
@@ -292,7 +309,6 @@ Status finish_ds(const TensorBackward& call, cudaStream_t stream) {
   p.ranks = call.tiling.ranks;
   p.num_slices = shape.num_slices;
   p.max_rank = shape.max_rank;
-  p.ds_aligned = is_aligned(p.ds, 4 * p.ds_stride, 16) && (shape.max_rank % 4 == 0 || shape.num_slices == 1);
   for (int s = 0; s < shape.num_slices; ++s) {
     p.first_block[s + 1] = p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
   }
@@ -339,7 +355,20 @@ Status clear_rows(const TensorBackward& call, cudaStream_t stream) {
   return launch_tiles(&clear_untouched, divide_up(call.runs.num_rows, kThreads / 32), kThreads, 0, false, stream, p);
 }
 
-Status tensor_backward(const TensorBackward& call, cudaStream_t stream) {
+Status pack_h(TensorBackward& call, cudaStream_t stream) {
+  const TableShape& shape = call.args->table.shape;
+  call.h_slice = shape.max_rank;
+  if ((call.outputs & kOutputDb) == 0 || call.runs.num_rows == 0) return {};
+  if (is_aligned(call.h.data, 4 * call.h.stride, 16) && shape.max_rank % 4 == 0) return {};
+  const PackParams p{call.h.data, call.h.stride, call.partials.packed_h, call.runs.num_rows, shape.num_slices, shape.max_rank};
+  call.h_slice = (shape.max_rank + 3) / 4 * 4;
+  call.h = {call.partials.packed_h, std::int64_t{shape.num_slices} * call.h_slice, 0};
+  const std::int64_t items = p.num_rows * shape.num_slices * shape.max_rank;
+  return launch_tiles(&pack_rows, divide_up(items, kThreads), kThreads, 0, false, stream, p);
+}
+
+Status tensor_backward(TensorBackward call, cudaStream_t stream) {
+  if (Status status = pack_h(call, stream); !status.ok()) return status;
   using Step = Status (*)(const TensorBackward&, cudaStream_t);
   // Rows are cleared first: what overlaps follows the kernel that it depends on.
   for (const Step step : {&clear_rows, &backward_bias, &backward_over_dy, &finish_ds, &backward_over_x, &finish_gradients}) {

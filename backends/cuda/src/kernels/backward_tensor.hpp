@@ -39,11 +39,18 @@ inline constexpr int kDxMaxRanks = 192;  ///< num_slices * max_rank of which the
 
 BackwardTiling tile_backward(const Problem& problem) noexcept;
 
-/// Partial sums in the workspace.
+/// Columns of BackwardPartials::whole_ds.
+constexpr int whole_ds_stride(const TableShape& shape) noexcept {
+  return (shape.num_slices * shape.max_rank + 3) / 4 * 4;
+}
+
+/// What the steps hand over, in the workspace.
 struct BackwardPartials {
   float* ds = nullptr;  ///< [dy_blocks, rows, ranks]
   float* db = nullptr;  ///< [dy_partials, total out, ranks]
   float* da = nullptr;  ///< [x_partials, num_slices * max_rank, in rounded up to 4]
+  float* whole_ds = nullptr;  ///< [rows, whole_ds_stride], by place in the order
+  float* packed_h = nullptr;  ///< [rows, num_slices, max_rank rounded up to 4]
   float* dbias = nullptr;  ///< [dy_partials, total out rounded up to 4]
 };
 
@@ -54,15 +61,17 @@ struct TensorBackward {
   SlotRuns runs = {};
   Rows rows = {};
   Hidden h = {};
-  Hidden ds = {};
+  int h_slice = 0;  ///< columns of h from slice to slice
+  Hidden ds = {};   ///< where the caller wants it
   std::uint32_t outputs = 0;  ///< of Problem
   bool makes_dx = false;      ///< else dx is left to others
 };
 
 /// ds, dB, dbias, dA and dx of the call, as outputs says.
-Status tensor_backward(const TensorBackward& call, cudaStream_t stream);
+Status tensor_backward(TensorBackward call, cudaStream_t stream);
 
-// Its steps.
+// Its steps. Where h is not aligned, a copy that is takes its place in the call.
+Status pack_h(TensorBackward& call, cudaStream_t stream);
 Status backward_over_dy(const TensorBackward& call, cudaStream_t stream);
 Status backward_bias(const TensorBackward& call, cudaStream_t stream);
 Status backward_over_x(const TensorBackward& call, cudaStream_t stream);

@@ -235,7 +235,7 @@ __device__ __forceinline__ int paired_rank(const AdapterEntry& entry, int max_ra
   return entry.a != nullptr && entry.b != nullptr ? bounded_rank(entry, max_rank) : 0;
 }
 
-/// Row numbers of a chunk. Where rows are in order as they are, nothing is read.
+/// Row numbers of a chunk, 1024 places read at a time.
 struct RowNumbers {
   const std::int32_t* order;  ///< of the chunk's first row; null: rows follow one another
   std::int32_t* ring;         ///< shared, kOrderRows
@@ -243,17 +243,66 @@ struct RowNumbers {
   int count;
   int num_rows;
 
-  /// All threads: the numbers of 1024 places. Seen after the next __syncthreads.
+  /// All threads. Seen after the next __syncthreads.
   __device__ void fill(int from) const {
-    if (order == nullptr) return;
+#pragma unroll 1
     for (int i = from + static_cast<int>(threadIdx.x); i < from + kOrderRows / 2; i += kThreads) {
-      if (i < count) ring[i % kOrderRows] = min(max(order[i], 0), num_rows - 1);
+      if (i < count) ring[i % kOrderRows] = order == nullptr ? first + i : min(max(order[i], 0), num_rows - 1);
     }
   }
-  __device__ std::int64_t operator[](int place) const {
-    return order == nullptr ? first + place : ring[place % kOrderRows];
-  }
+  /// Past the count: anything.
+  __device__ int operator[](int place) const { return ring[place % kOrderRows]; }
 };
+
+/// Four rows of a tile, 16 apart, by each thread of a warpgroup: `bytes` (0 to 16) of the thread's piece, zeros
+/// after them and in rows past the count.
+template <class T>
+__device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers& rows, int first_place, const T* from,
+                                           std::int64_t stride, int bytes, bool aligned) {
+  const int own = static_cast<int>(threadIdx.x) % kGroup, piece = own % 8, row = own / 8;
+  // Rows 16 apart have one permutation.
+  const std::uint32_t to = tile + tile_offset(row, piece);
+  if (aligned) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
+      copy_async(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from, there);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
+    const T* const source = there > 0 ? from + rows[place] * stride : from;
+#pragma unroll 1
+    for (int e = 0; e < 8; ++e) {
+      std::uint16_t bits = 0;
+      if (2 * e < there) memcpy(&bits, source + e, 2);
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + i * 16 * kSwizzledRow + 2 * e), "h"(bits) : "memory");
+    }
+  }
+}
+
+/// Four floats, or zeros; no branch, so that nothing waits for them before they are used.
+__device__ __forceinline__ float4 load_4_if(bool condition, const float* from) {
+  float4 v;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.f32 %0, 0f00000000;\n mov.f32 %1, 0f00000000;\n"
+      " mov.f32 %2, 0f00000000;\n mov.f32 %3, 0f00000000;\n @p ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
+      : "l"(from), "r"(static_cast<int>(condition))
+      : "memory");
+  return v;
+}
+/// One, or 1.
+__device__ __forceinline__ float load_or_one(bool condition, const float* from) {
+  float v;
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, [%1];\n}"
+               : "=&f"(v)
+               : "l"(from), "r"(static_cast<int>(condition))
+               : "memory");
+  return v;
+}
 
 /// One thread's share of 64 rows of a float32 matrix (h or ds) on its way into two tiles, high and low parts: row
 /// threadIdx / 4 and kColumns / 4 columns of it. Up to 32 columns both parts stand in one tile, side by side.
@@ -263,42 +312,33 @@ struct SplitLoader {
   static constexpr int kBytes = kColumns == 64 ? 2 * kTileBytes : kTileBytes;
   static constexpr std::uint32_t kLow = kColumns == 64 ? kTileBytes : kColumns * 2;  // where low parts begin
 
-  const float* data;  ///< first column of row 0
+  const float* data;  ///< first column of row 0, 16-byte aligned like every row
   std::int64_t stride;
-  int limit;              ///< columns that exist in memory from data on
+  int limit;              ///< columns that exist in memory from data on, rounded up to 4
   std::uint32_t valid;    ///< of the own columns: which count; the others are zeros
-  bool wide;              ///< 16-byte loads are aligned
   const float* weights;   ///< a factor a row, or null
   float scaling;
   float values[kOwn];
-  float factor;
+  float weight;
 
+  /// Places are rows of the matrix, or have their numbers in `rows`.
+  template <bool kByNumber>
   __device__ void load(const RowNumbers& rows, int first_place) {
     const int place = first_place + static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) values[i] = 0.0f;
-    factor = scaling;
-    if (place >= rows.count || valid == 0) return;
-    const std::int64_t row = rows[place];
-    if (weights != nullptr) factor *= weights[row];
+    const bool there = place < rows.count && valid != 0;
+    const std::int64_t row = !there ? 0 : kByNumber ? rows[place] : rows.first + place;
+    weight = load_or_one(there && weights != nullptr, weights + row);
     const float* const from = data + row * stride + column;
 #pragma unroll
     for (int i = 0; i < kOwn; i += 4) {
-      if (wide && column + i + 4 <= limit) {
-        const float4 four = *reinterpret_cast<const float4*>(from + i);
-        values[i] = four.x;
-        values[i + 1] = four.y;
-        values[i + 2] = four.z;
-        values[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int j = i; j < i + 4; ++j) {
-          if ((valid >> j) & 1) values[j] = from[j];
-        }
-      }
+      const float4 four = load_4_if(there && column + i < limit, from + i);
+      values[i] = four.x;
+      values[i + 1] = four.y;
+      values[i + 2] = four.z;
+      values[i + 3] = four.w;
     }
   }
-  __device__ float value(int i) const { return (valid >> i) & 1 ? factor * values[i] : 0.0f; }
+  __device__ float value(int i) const { return (valid >> i) & 1 ? scaling * weight * values[i] : 0.0f; }
   /// Into the tile at `to`; scale is a power of two.
   __device__ void store(std::uint32_t to, float scale) const {
     const int row = static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
@@ -318,7 +358,7 @@ struct SplitLoader {
 
 /// A power of two that brings the largest finite value of a chunk near 2^14, for f16's narrow range. All
 /// threads call it. `words`: 8 of shared memory.
-template <int kLoaders, class Loader>
+template <int kLoaders, bool kByNumber, class Loader>
 __device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint32_t* words) {
   std::uint32_t most = 0;
   for (int place = 0; place < rows.count; place += kRows) {
@@ -329,7 +369,7 @@ __device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint3
     }
 #pragma unroll
     for (int g = 0; g < kLoaders; ++g) {
-      loaders[g].load(rows, place);
+      loaders[g].template load<kByNumber>(rows, place);
 #pragma unroll
       for (int i = 0; i < Loader::kOwn; ++i) {
         const std::uint32_t bits = __float_as_uint(loaders[g].value(i)) & 0x7fffffffu;

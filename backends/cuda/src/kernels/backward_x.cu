@@ -33,7 +33,6 @@ struct XParams {
   int num_blocks;
   int x_aligned;
   int dx_aligned;
-  int ds_aligned;
   std::int64_t in;
   std::int64_t padded_in;
 };
@@ -72,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   if (chunk.slot < 0) return;
   const AdapterEntry* const entries = p.entries + chunk.slot * p.slot_stride;
   const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / kGroup, own = thread % kGroup;
+  const int group = __shfl_sync(0xffffffffu, thread / kGroup, 0), own = thread % kGroup;
   bool any = false, makes_da = false;
   for (int s = 0; s < p.num_slices; ++s) {
     any = any || paired_rank(entries[s], p.max_rank) > 0;
@@ -95,14 +94,13 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     const int first_v = p.first_v + g * kRanks;
     loader.data = p.ds + first_v;
     loader.stride = p.ds_stride;
-    loader.limit = p.total_v - first_v;
+    loader.limit = static_cast<int>(p.ds_stride) - first_v;
     loader.valid = 0;
 #pragma unroll
     for (int i = 0; i < Loader::kOwn; ++i) {
       const int v = first_v + thread % 4 * Loader::kOwn + i;
       if (v < p.total_v && v % p.max_rank < paired_rank(entries[v / p.max_rank], p.max_rank)) loader.valid |= 1u << i;
     }
-    loader.wide = p.ds_aligned != 0;
     loader.weights = nullptr;
     loader.scaling = 1.0f;
   }
@@ -131,43 +129,24 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   const int piece = own % 8;
   const std::int64_t column = block_column + group * 64 + piece * 8;
   const int there = static_cast<int>(column >= p.in ? 0 : p.in - column < 8 ? p.in - column : 8);
-  int next_stage = 0, next_slot = 0;
-  const auto fetch_piece = [&](std::uint32_t to, const T* from, int count, bool aligned) {
-    if (count == 0) {
-      store_shared(to, make_uint4(0, 0, 0, 0));
-    } else if (aligned) {
-      copy_async(to, from, count * 2);
-    } else {
-      store_shared(to, load_pieces(from, count));
-    }
-  };
-  const auto fetch = [&]() {
-    if (next_stage < stages) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = own / 8 + 16 * i, place = next_stage * kRows + row;
-        const std::uint32_t to = ring + next_slot * Layout::kUnit + tile_offset(row, piece);
-        const int count = place < chunk.count ? there : 0;
-        const std::int64_t number = count == 0 ? 0 : rows[place];
-        if (makes_da) fetch_piece(to, static_cast<const T*>(p.x) + number * p.x_stride + column, count, p.x_aligned != 0);
-        if (reads_dx) {
-          fetch_piece(to + kTileBytes, static_cast<const T*>(p.dx) + number * p.dx_stride + column, count,
-                      p.dx_aligned != 0);
-        }
-      }
-      ++next_stage;
-      next_slot = next_slot + 1 == kSlots ? 0 : next_slot + 1;
+  const T* const own_x = static_cast<const T*>(p.x) + (there > 0 ? column : 0);
+  T* const own_dx = static_cast<T*>(p.dx) + (there > 0 ? column : 0);
+  const auto fetch = [&](int stage, int slot) {
+    if (stage < stages) {
+      const std::uint32_t to = ring + slot * Layout::kUnit;
+      if (makes_da) fetch_rows(to, rows, stage * kRows, own_x, p.x_stride, 2 * there, p.x_aligned != 0);
+      if (reads_dx) fetch_rows(to + kTileBytes, rows, stage * kRows, static_cast<const T*>(own_dx), p.dx_stride, 2 * there, p.dx_aligned != 0);
     }
     commit_copies();
   };
-#pragma unroll
-  for (int i = 0; i < kSlots - 1; ++i) fetch();
+#pragma unroll 1
+  for (int i = 0; i < kSlots - 1; ++i) fetch(i, i);
   // All before this reads what no kernel of the call writes; ds is of the one before.
   wait_for_previous();
   release_next();
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    scale = chunk_scale<kGroups>(loaders, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    scale = chunk_scale<kGroups, false>(loaders, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
     if (chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
@@ -177,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   float da_sums[kGroups][kWide / 2];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    loaders[g].load(rows, 0);
+    loaders[g].template load<false>(rows, 0);
     loaders[g].store(base + Layout::kDs + g * Layout::kSplit, scale);
 #pragma unroll
     for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
@@ -188,9 +167,9 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     fence_for_wgmma();
     __syncthreads();
     if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
-    fetch();
+    fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) loaders[g].load(rows, (stage + 1) * kRows);
+    for (int g = 0; g < kGroups; ++g) loaders[g].template load<false>(rows, (stage + 1) * kRows);
     const std::uint32_t ds = base + Layout::kDs + stage % Layout::kStages * kGroups * Layout::kSplit;
     const std::uint32_t x_tile = ring + slot * Layout::kUnit, dx_tile = x_tile + kTileBytes;
     const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kGroups * kRanks * 128);
@@ -244,17 +223,17 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       for (int i = 0; i < 4; ++i) {
         const int r = own / 32 * 16 + i * 4 + own % 32 / 8, place = stage * kRows + r;
         if (place >= chunk.count || there == 0) continue;
-        const uint4 value = load_shared_16(dx_tile + tile_offset(r, piece));
-        T* const to = static_cast<T*>(p.dx) + rows[place] * p.dx_stride + column;
+        T* const to = own_dx + rows[place] * p.dx_stride;
+        const std::uint32_t from = dx_tile + tile_offset(r, piece);
         if (p.dx_aligned && there == 8) {
-          *reinterpret_cast<uint4*>(to) = value;
-        } else {
-          const std::uint32_t words[4] = {value.x, value.y, value.z, value.w};
-#pragma unroll
-          for (int e = 0; e < 8; ++e) {
-            const auto bits = static_cast<std::uint16_t>(words[e / 2] >> (16 * (e % 2)));
-            if (e < there) memcpy(to + e, &bits, 2);
-          }
+          *reinterpret_cast<uint4*>(to) = load_shared_16(from);
+          continue;
+        }
+#pragma unroll 1
+        for (int e = 0; e < there; ++e) {
+          std::uint16_t bits;
+          asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(from + 2 * e) : "memory");
+          memcpy(to + e, &bits, 2);
         }
       }
     }
@@ -343,8 +322,8 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
   p.x_stride = args.x.strides[0];
   p.entries = args.table.entries;
   p.slot_stride = args.table.slot_stride;
-  p.ds = call.ds.data;
-  p.ds_stride = call.ds.stride;
+  p.ds = call.partials.whole_ds;
+  p.ds_stride = whole_ds_stride(shape);
   p.runs = call.runs;
   p.da_partials = call.partials.da;
   p.mode = args.grads.mode;
@@ -355,7 +334,6 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
   p.total_v = shape.num_slices * shape.max_rank;
   p.num_blocks = call.tiling.x_blocks;
   p.x_aligned = is_aligned(args.x.data, 2 * p.x_stride, 16);
-  p.ds_aligned = is_aligned(p.ds, 4 * p.ds_stride, 16);
   p.in = shape.in;
   p.padded_in = divide_up(shape.in, 4) * 4;
   if (call.makes_dx) {
