@@ -13,6 +13,7 @@ constexpr int kThreads = 256;  // two warpgroups
 constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
 constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
+constexpr int kMostSplits = 16;
 constexpr int kAlign = 1024;             // of a swizzled tile
 constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
@@ -45,9 +46,11 @@ struct Stages {
   static constexpr int kRowStep = kLoaders / kPieces;
   static constexpr int kXPieces = kRows / kRowStep;
   static constexpr int kXBytes = kRows * kTileRowBytes;
-  static constexpr int kFixed = kMost == 4 ? 5 : 0;  // stages of a ring; 0: as many as fit
+  static constexpr int kFixed = kMost == 4   ? 5
+                                : kMost == 8 ? 4
+                                             : 0;  // stages of a ring; 0: as many as fit
   static constexpr int kBytes =
-      kMost == 4 ? kRings * kFixed * (kXBytes + 4 * 16 * kTileRowBytes) : 200 * 1024;
+      kFixed != 0 ? kRings * kFixed * (kXBytes + kMost * 16 * kTileRowBytes) : 200 * 1024;
 };
 
 /// Tiles of 16 ranks of all slices, one after another; slice i is in lane i of every warp.
@@ -72,7 +75,8 @@ __device__ inline SliceTiles slice_tiles(const ShrinkParams& p, int slot, int la
     const AdapterEntry& entry = p.entries[slot * p.slot_stride + lane];
     own.a = entry.a;
     own.stride = entry.a_row_stride;
-    own.rank = own.a != nullptr ? bounded_rank(entry, p.max_rank) : 0;
+    const int rank = bounded_rank(entry, p.max_rank);  // at once, not after a is there
+    own.rank = own.a != nullptr ? rank : 0;
   }
   const int tiles = (own.rank + 15) / 16;
   own.after = tiles;
@@ -422,21 +426,34 @@ __global__ void __launch_bounds__(kThreads, 1)
       multiply_pass<T, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
                                                     rows, kWide && loaded);
     };
+    // Tiles beyond the count are zeros.
     if (!all_wide) {
       pass.template operator()<4, false>();
-    } else if (count == 1) {
-      pass.template operator()<1, true>();
-    } else if (count == 2) {
-      pass.template operator()<2, true>();
-    } else if (count == 3) {
-      pass.template operator()<3, true>();
-    } else if (kMost == 4 || count == 4) {
-      pass.template operator()<4, true>();
-    } else if constexpr (kMost == 12) {
-      if (count <= 6) {
+    } else if constexpr (kMost == 4) {
+      if (count == 1) {
+        pass.template operator()<1, true>();
+      } else if (count == 2) {
+        pass.template operator()<2, true>();
+      } else if (count == 3) {
+        pass.template operator()<3, true>();
+      } else {
+        pass.template operator()<4, true>();
+      }
+    } else if constexpr (kMost == 8) {
+      if (count <= 2) {
+        pass.template operator()<2, true>();
+      } else if (count <= 4) {
+        pass.template operator()<4, true>();
+      } else if (count <= 6) {
         pass.template operator()<6, true>();
-      } else if (count <= 8) {
+      } else {
         pass.template operator()<8, true>();
+      }
+    } else {
+      if (count <= 3) {
+        pass.template operator()<3, true>();
+      } else if (count <= 6) {
+        pass.template operator()<6, true>();
       } else {
         pass.template operator()<12, true>();
       }
@@ -457,8 +474,14 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaSt
                        &prepared, stream, params);
 }
 
+constexpr int kManyShared = std::max(Stages<64, 8>::kBytes, Stages<128, 12>::kBytes) + kAlign;
+
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
+}
+
+int shrink_rows(const PrefillDevice& device, const TableShape& shape) noexcept {
+  return most_tiles(shape) > 8 && device.shared_bytes >= kManyShared ? 128 : 64;
 }
 
 }  // namespace
@@ -475,20 +498,21 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;
   plan.shared_bytes = device.shared_bytes;
+  plan.shrink_rows = shrink_rows(device, shape);
+  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+      device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
   (void)kind;
   (void)max_segments;
-  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, 64), 1);
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
-  plan.splits = static_cast<int>(
-      std::clamp<std::int64_t>(device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, 16)));
-  std::int64_t columns = 0;
-  for (int s = 0; s < shape.num_slices; ++s) columns += divide_up(shape.out[s], 256);
-  plan.expand_rows = divide_up(active_rows, 128) * columns <= 400 ? 128 : 64;
+  plan.expand_rows = 64;
   return plan;
 }
 
-std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows) noexcept {
-  return std::max(rows, std::min<std::int64_t>(rows * 16, std::int64_t{device.num_sms} * 64));
+std::int64_t prefill_partial_rows(const PrefillDevice& device, const TableShape& shape,
+                                  std::int64_t rows) noexcept {
+  const std::int64_t in_all = std::int64_t{device.num_sms} * shrink_rows(device, shape);
+  return std::max(rows, std::min(rows * kMostSplits, in_all));
 }
 
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
@@ -514,13 +538,13 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   params.wide_x = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
   params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
                   h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
-  const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < Stages<64, 12>::kBytes + kAlign;
   const std::int64_t row_blocks =
-      row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
+      row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
+  const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
-    if (few) return launch_shrink<T, 64, 4>(params, row_blocks, stream);
-    return plan.shrink_rows == 128 ? launch_shrink<T, 128, 12>(params, row_blocks, stream)
-                                   : launch_shrink<T, 64, 12>(params, row_blocks, stream);
+    if (plan.shrink_rows == 128) return launch_shrink<T, 128, 12>(params, row_blocks, stream);
+    return few ? launch_shrink<T, 64, 4>(params, row_blocks, stream)
+               : launch_shrink<T, 64, 8>(params, row_blocks, stream);
   };
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));
