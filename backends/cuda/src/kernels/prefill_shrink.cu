@@ -505,7 +505,6 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
       device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
   (void)kind;
   (void)max_segments;
-  plan.expand_rows = 64;
   return plan;
 }
 
