@@ -505,6 +505,8 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
       device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
   (void)kind;
   (void)max_segments;
+  // With more ranks B is as much as y: more rows share it.
+  plan.expand_rows = shape.max_rank > 16 && active_rows > 64 ? 128 : 64;
   return plan;
 }
 
