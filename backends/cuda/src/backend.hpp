@@ -14,6 +14,7 @@ struct DeviceTraits {
   int num_sms = 1;
   int major = 0;
   int minor = 0;
+  int shared_bytes = 0;  ///< that a block may have
 };
 
 class CudaBackend final : public LoraBackend {

@@ -62,7 +62,8 @@ DeviceTraits traits_of(int device) noexcept {
   return {.index = device,
           .num_sms = std::max(attribute(cudaDevAttrMultiProcessorCount, device), 1),
           .major = attribute(cudaDevAttrComputeCapabilityMajor, device),
-          .minor = attribute(cudaDevAttrComputeCapabilityMinor, device)};
+          .minor = attribute(cudaDevAttrComputeCapabilityMinor, device),
+          .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device)};
 }
 
 Status check_device(const DeviceTraits& traits) noexcept {

@@ -3,6 +3,7 @@
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
+#include "linear.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -25,6 +26,16 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
       "compute capability 9.x; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+  for (const Op op : {Op::shrink, Op::expand, Op::apply_linear, Op::forward, Op::apply_embedding,
+                      Op::forward_embedding}) {
+    add(op, Strategy::gemv, "addressing uniform; at most 8 rows; x f16 or bf16; A and B of x's dtype or f32");
+    add(op, Strategy::routed, "addressing tokens; x f16 or bf16; A and B of x's dtype or f32");
+    add(op, Strategy::grouped, "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
+    if (op == Op::apply_linear || op == Op::forward) {
+      add(op, Strategy::tensor_core,
+          "compute capability 9.x; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
+    }
+  }
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -53,6 +64,11 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                             "max_rank from 1 to %d (it is %d) and no dropout",
                             traits_.major, traits_.minor, kTileMaxRank, problem.shape.max_rank);
     }
+  }
+  if (is_linear_op(problem.op)) {
+    Result<LinearPlan> plan = plan_linear(problem, traits_);
+    if (!plan.ok()) return plan.status();
+    return plan.value().strategy;
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
     return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
