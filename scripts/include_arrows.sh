@@ -11,7 +11,8 @@ rule_of() {
     core/include/*) roots="core/include" external='^$' ;;
     core/src/*) roots="core/include core/src" external='^(nlohmann|re2)/' ;;
     reference/*) roots="core/include reference/include reference/src" external='^((Eigen|tbb|oneapi)/|immintrin\.h$)' ;;
-    backends/cuda/*) roots="core/include backends/cuda backends/cuda/include" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
+    backends/cuda/tests/*) roots="core/include backends/cuda/include backends/cuda/src backends/cuda/tests tests tests/support tests/conformance" external='^(doctest/|cuda)' ;;
+    backends/cuda/*) roots="core/include backends/cuda/include backends/cuda/src" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
     backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
     tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
     tests/unit/bench/*) roots="core/include tools tests tests/support" external='^(doctest|nlohmann|fmt)/' ;;
@@ -20,6 +21,7 @@ rule_of() {
     tests/train_adapter/*) roots="core/include tests tests/support examples/01_string_tasks examples/02_train_adapter" external='^doctest/' ;;
     tests/conformance/thread_counts_test.cpp) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
     tests/conformance/name_filter.cpp) roots="core/include tests/conformance" external='^re2/' ;;
+    tests/install/*) roots="core/include reference/include backends/cuda/include" external='^$' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
     tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
     tools/bench/cuda_*) roots="core/include tools" external='^(fmt/|cuda|cublas_v2\.h)' ;;
