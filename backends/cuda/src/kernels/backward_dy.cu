@@ -11,6 +11,7 @@ namespace {
 using namespace tiles;
 
 struct DyParams {
+  CUtensorMap dy_tiles;
   const void* dy;
   std::int64_t dy_stride;
   const AdapterEntry* entries;
@@ -47,11 +48,13 @@ struct DyLayout {
   static constexpr int kSums = kRing + 2 * kSlots * kTileBytes;         // ds of the second warpgroup
   static constexpr int kOrder = kSums + kRows * kRanks * 4;
   static constexpr int kWords = kOrder + kOrderRows * 4;
-  static constexpr int kBytes = kWords + 64 + 1024;                     // 1024: to begin on a multiple of it
+  static constexpr int kBarriers = kWords + 64;                         // full and empty, of each slot
+  static constexpr int kBytes = kBarriers + 4 * kSlots * 8 + 1024;                     // 1024: to begin on a multiple of it
 };
 
 // grid: chunks of rows, within them blocks of columns.
-template <class T, int kRanks>
+// kFed: rows follow one another, and the copy engine fetches their tiles, at the word of one thread a warpgroup.
+template <class T, int kRanks, bool kFed>
 __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ DyParams p) {
   using Layout = DyLayout<kRanks>;
   using Loader = SplitLoader<T, kRanks>;
@@ -81,7 +84,40 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
                         reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
                         p.runs.num_rows};
-  rows.fill(0);
+
+  // A unit: 64 rows of 64 columns of dy. Units of a warpgroup follow one another through its columns, then rows.
+  const std::uint32_t ring = base + Layout::kRing + group * kSlots * kTileBytes;
+  const std::uint32_t full = base + Layout::kBarriers + group * kSlots * 8, empty = full + 2 * kSlots * 8;
+  int next_stage = 0, next_tile = 0, next_slot = 0, next_parity = 0;
+  const auto feed = [&](bool waits) {
+    if (next_stage == stages) return;
+    if (waits) barrier_wait(empty + next_slot * 8, next_parity);
+    barrier_expect(full + next_slot * 8, kTileBytes);
+    load_tile(ring + next_slot * kTileBytes, p.dy_tiles,
+              static_cast<int>(p.first_column[slice] + block_column) + (next_tile * 2 + group) * 64,
+              chunk.first + next_stage * kRows, full + next_slot * 8);
+    if (++next_tile == kTilesOfGroup) {
+      next_tile = 0;
+      ++next_stage;
+    }
+    if (++next_slot == kSlots) {
+      next_slot = 0;
+      if (waits) next_parity ^= 1;
+    }
+  };
+  if constexpr (kFed) {
+    if (own == 0) {
+      for (int i = 0; i < kSlots; ++i) {
+        barrier_init(full + i * 8, 1);
+        barrier_init(empty + i * 8, 4);
+      }
+      barrier_publish();
+#pragma unroll 1
+      for (int i = 0; i < kSlots; ++i) feed(false);
+    }
+  } else {
+    rows.fill(0);
+  }
 
   Loader loader;
   loader.data = p.h + slice * p.h_slice;
@@ -110,8 +146,6 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   }
   __syncthreads();
 
-  // A unit: 64 rows of 64 columns of dy. Units of a warpgroup follow one another through its columns, then rows.
-  const std::uint32_t ring = base + Layout::kRing + group * kSlots * kTileBytes;
   const std::int64_t own_column = block_column + group * 64 + own % 8 * 8;
   const T* const own_dy = static_cast<const T*>(p.dy) + p.first_column[slice] + own_column;
   const auto fetch = [&](int stage, int tile, int slot) {
@@ -125,16 +159,18 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   };
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    if (makes_db) scale = chunk_scale<1, true>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
-    if (chunk.count > kOrderRows / 2) {
+    if (makes_db) scale = chunk_scale<1, !kFed>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (!kFed && chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
     }
   }
+  if constexpr (!kFed) {
 #pragma unroll 1
-  for (int i = 0; i < kSlots - 1; ++i) fetch(i / kTilesOfGroup, i % kTilesOfGroup, i);
+    for (int i = 0; i < kSlots - 1; ++i) fetch(i / kTilesOfGroup, i % kTilesOfGroup, i);
+  }
   release_next();
-  loader.template load<true>(rows, 0);
+  loader.template load<!kFed>(rows, 0);
   loader.store(base + Layout::kH, scale);
 
   float db_sums[kTilesOfGroup][kWide / 2];
@@ -143,41 +179,56 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
 #pragma unroll
     for (int i = 0; i < kWide / 2; ++i) db_sums[tile][i] = 0.0f;
   }
-  int slot = 0;
+  int slot = 0, parity = 0;
   for (int stage = 0; stage < stages; ++stage) {
     __syncthreads();
-    if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
-    loader.template load<true>(rows, (stage + 1) * kRows);
+    if (!kFed && stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
+    loader.template load<!kFed>(rows, (stage + 1) * kRows);
     const std::uint32_t h = base + Layout::kH + stage % 2 * Layout::kSplit;
     float ds_sums[kRanks / 2];
 #pragma unroll
     for (int i = 0; i < kRanks / 2; ++i) ds_sums[i] = 0.0f;
 #pragma unroll
     for (int tile = 0; tile < kTilesOfGroup; ++tile) {
-      wait_copies<kSlots - 2>();
-      fence_for_wgmma();
-      group_barrier(group);
-      constexpr int kAhead = kSlots - 1;
-      fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup, slot == 0 ? kAhead : slot - 1);
+      if constexpr (kFed) {
+        // The slot of two units ago is free, or soon will be.
+        if (own == 0 && (stage > 0 || tile > 1)) feed(true);
+        __syncwarp();
+        barrier_wait(full + slot * 8, parity);
+      } else {
+        wait_copies<kSlots - 2>();
+        fence_for_wgmma();
+        group_barrier(group);
+        constexpr int kAhead = kSlots - 1;
+        fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup, slot == 0 ? kAhead : slot - 1);
+      }
       const std::uint64_t dy = descriptor(ring + slot * kTileBytes);
       const std::uint64_t b = descriptor(base + Layout::kB + (tile * 2 + group) * kTileBytes);
       const std::uint64_t h_high = descriptor(h), h_low = descriptor(h + kTileBytes);
-      if (makes_ds) {
-        wgmma_fence();
+      // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
+      wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) wgmma<T, kRanks, 0>(ds_sums, dy + k * 2, b + k * 128);
-      }
-      if (makes_db) {
-        wgmma_fence();
+      for (int k = 0; k < 4; ++k) wgmma<T, kRanks, 0>(ds_sums, dy + k * 2, b + k * 128);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_high + k * 128);
-          if constexpr (kRanks == 64) wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_low + k * 128);
-        }
+      for (int k = 0; k < 4; ++k) {
+        wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_high + k * 128);
+        if constexpr (kRanks == 64) wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_low + k * 128);
       }
       wgmma_commit();
-      wgmma_wait<0>();
+      if constexpr (kFed) {
+        // The products before this have ended: their tile may be overwritten.
+        if (tile + 1 < kTilesOfGroup) {
+          wgmma_wait<1>();
+        } else {
+          wgmma_wait<0>();
+        }
+        if (tile > 0 && own % 32 == 0) barrier_arrive(empty + (slot == 0 ? kSlots - 1 : slot - 1) * 8);
+        if (tile + 1 == kTilesOfGroup && own % 32 == 0) barrier_arrive(empty + slot * 8);
+      } else {
+        wgmma_wait<0>();
+      }
       slot = slot + 1 == kSlots ? 0 : slot + 1;
+      if (slot == 0) parity ^= 1;
     }
     if (makes_ds) {
       // The two halves of the columns, added in the first warpgroup.
@@ -239,9 +290,11 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
 }
 
 template <class T, int kRanks>
-Status run(const TensorBackward& call, const DyParams& params, cudaStream_t stream) {
+Status run(const TensorBackward& call, const DyParams& params, bool fed, cudaStream_t stream) {
   const std::int64_t blocks = call.tiling.dy_chunks * call.tiling.dy_blocks;
-  return launch_tiles(&over_dy<T, kRanks>, blocks, kThreads, DyLayout<kRanks>::kBytes, false, stream, params);
+  constexpr int kBytes = DyLayout<kRanks>::kBytes;
+  return fed ? launch_tiles(&over_dy<T, kRanks, true>, blocks, kThreads, kBytes, false, stream, params)
+             : launch_tiles(&over_dy<T, kRanks, false>, blocks, kThreads, kBytes, false, stream, params);
 }
 
 }  // namespace
@@ -276,14 +329,19 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
     p.first_block[s + 1] = p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
     if (shape.out[s] > 0 && p.first_column[s] % 8 != 0) p.dy_aligned = 0;
   }
+  // Tiles of the last columns of a slice must not reach into the next one's.
+  bool fed = call.runs.order == nullptr;
+  for (int s = 0; s + 1 < shape.num_slices; ++s) fed = fed && shape.out[s] % 64 == 0;
+  fed = fed && describe_matrix(&p.dy_tiles, args.dy.dtype, args.dy.data, call.runs.num_rows, p.total_out, p.dy_stride,
+                               tiles::kRows);
   return with_half(args.dy.dtype, [&]<class T>(const T*) {
     switch (call.tiling.ranks) {
       case 16:
-        return run<T, 16>(call, p, stream);
+        return run<T, 16>(call, p, fed, stream);
       case 32:
-        return run<T, 32>(call, p, stream);
+        return run<T, 32>(call, p, fed, stream);
       default:
-        return run<T, 64>(call, p, stream);
+        return run<T, 64>(call, p, fed, stream);
     }
   });
 }

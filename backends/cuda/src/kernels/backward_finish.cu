@@ -74,8 +74,6 @@ struct DsParams {
 
 // A thread has four ranks of a row and slice.
 __global__ void __launch_bounds__(kThreads) sum_ds(const __grid_constant__ DsParams p) {
-  wait_for_previous();
-  release_next();
   const int quads = p.ranks / 4;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int quad = static_cast<int>(item % quads), slice = static_cast<int>(item / quads % p.num_slices);
@@ -93,12 +91,16 @@ __global__ void __launch_bounds__(kThreads) sum_ds(const __grid_constant__ DsPar
     }
     slot = low;
   }
-  if (place >= p.runs.num_rows || slot < 0 || slot >= p.runs.num_slots) return;
-  const AdapterEntry& entry = p.entries[slot * p.slot_stride + slice];
+  const bool exists = place < p.runs.num_rows && slot >= 0 && slot < p.runs.num_slots;
+  const AdapterEntry entry = exists ? p.entries[slot * p.slot_stride + slice] : AdapterEntry{};
   const int rank = paired_rank(entry, p.max_rank), j = quad * 4;
-  if (j >= rank) return;
-  const std::int64_t row = p.runs.order == nullptr ? place : p.runs.order[place];
-  const float f = p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
+  const bool works = exists && j < rank;
+  const std::int64_t row = !works || p.runs.order == nullptr ? place : p.runs.order[place];
+  const float f = !works || p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
+  // Up to here nothing was read that the kernel before writes.
+  wait_for_previous();
+  release_next();
+  if (!works) return;
   const int first = p.first_block[slice];
   const float4 sum = sum_4(p.partials + (static_cast<std::int64_t>(first) * p.runs.num_rows + place) * p.ranks + j,
                            static_cast<std::int64_t>(p.runs.num_rows) * p.ranks, p.first_block[slice + 1] - first);
@@ -167,6 +169,7 @@ __device__ void finish_db(const GradientParams& p, int slot, const SlotSums& sum
   if (sums.rows == 0 || paired_rank(entry, p.max_rank) == 0) {
     if (!accumulates) put_4(to, make_float4(0, 0, 0, 0), count, false);
   } else if (sums.chunks > 1) {
+    wait_for_previous();  // not before: what was read so far no kernel of the call writes
     const std::int64_t step = p.total_out * p.ranks;
     put_4(to, sum_4(p.db_partials + sums.first_partial * step + column * p.ranks + j, step, sums.chunks), count,
           accumulates);
@@ -198,6 +201,7 @@ __device__ void finish_da(const GradientParams& p, int slot, const SlotSums& sum
     return;
   }
   if (sums.chunks <= 1) return;
+  wait_for_previous();
   bool contributes = false;
   const std::int64_t step = static_cast<std::int64_t>(p.num_slices) * p.max_rank * p.padded_in;
   for (int s = slice; s < p.num_slices; ++s) {
@@ -219,6 +223,7 @@ __device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& 
   if (sums.rows == 0 || paired_rank(p.entries[slot * p.slot_stride + slice], p.max_rank) == 0) {
     if (!accumulates) *to = 0.0f;
   } else if (sums.chunks > 1) {
+    wait_for_previous();
     const std::int64_t step = (p.total_out + 3) / 4 * 4;
     float sum = 0.0f;
     for (int i = 0; i < sums.chunks; ++i) sum += p.dbias_partials[(sums.first_partial + i) * step + column];
@@ -228,7 +233,6 @@ __device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& 
 
 // grid: x items of a slot, y slots.
 __global__ void __launch_bounds__(kThreads) sum_gradients(const __grid_constant__ GradientParams p) {
-  wait_for_previous();
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   for (int slot = static_cast<int>(blockIdx.y); slot < p.runs.num_slots; slot += static_cast<int>(gridDim.y)) {
     // All lanes scan, whatever they sum.

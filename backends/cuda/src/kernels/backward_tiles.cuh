@@ -7,6 +7,7 @@
 #include "backward_tensor.hpp"
 #include "rows.cuh"
 #include "tensor.cuh"
+#include "tensor_map.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -115,7 +116,7 @@ template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// A barrier of one warpgroup; 0 is __syncthreads.
+/// A barrier of one warpgroup.
 __device__ __forceinline__ void group_barrier(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }

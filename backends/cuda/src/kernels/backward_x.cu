@@ -12,6 +12,9 @@ using namespace tiles;
 
 // Columns of ds are counted through the slices: v = slice * max_rank + j. A launch has those from first_v on.
 struct XParams {
+  CUtensorMap x_tiles;
+  CUtensorMap dx_tiles;
+  CUtensorMap dx_strips;  // 16 rows, to be written
   const void* x;
   std::int64_t x_stride;
   void* dx;
@@ -49,14 +52,16 @@ struct XLayout {
   static constexpr int kRing = kDs + kStages * kGroups * kSplit;
   static constexpr int kOrder = kRing + 2 * kSlots * kUnit;
   static constexpr int kWords = kOrder + kOrderRows * 4;
-  static constexpr int kBytes = kWords + 64 + 1024;
+  static constexpr int kBarriers = kWords + 64;  // full and empty, of each slot
+  static constexpr int kBytes = kBarriers + 4 * kSlots * 8 + 1024;
 };
 
 __device__ float* da_of(const XParams& p, int slot, int slice) {
   return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
 }
 
-template <class T, int kRanks, int kGroups>
+// kFed: rows follow one another, and the copy engine fetches their tiles, at the word of one thread a warpgroup.
+template <class T, int kRanks, int kGroups, bool kFed>
 __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XParams p) {
   using Layout = XLayout<kRanks, kGroups>;
   using Loader = SplitLoader<T, kRanks>;
@@ -85,7 +90,38 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
                         reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
                         p.runs.num_rows};
-  rows.fill(0);
+
+  // A unit: 64 rows of the warpgroup's 64 columns, of x and of dx.
+  const std::uint32_t ring = base + Layout::kRing + group * kSlots * Layout::kUnit;
+  const std::uint32_t full = base + Layout::kBarriers + group * kSlots * 8, empty = full + 2 * kSlots * 8;
+  int next_stage = 0, next_slot = 0, next_parity = 0;
+  const auto feed = [&](bool waits) {
+    if (next_stage == stages) return;
+    const std::uint32_t to = ring + next_slot * Layout::kUnit, barrier = full + next_slot * 8;
+    const int at = static_cast<int>(block_column) + group * 64, row = chunk.first + next_stage * kRows;
+    if (waits) barrier_wait(empty + next_slot * 8, next_parity);
+    barrier_expect(barrier, (makes_da ? kTileBytes : 0) + (reads_dx ? kTileBytes : 0));
+    if (makes_da) load_tile(to, p.x_tiles, at, row, barrier);
+    if (reads_dx) load_tile(to + kTileBytes, p.dx_tiles, at, row, barrier);
+    ++next_stage;
+    if (++next_slot == kSlots) {
+      next_slot = 0;
+      if (waits) next_parity ^= 1;
+    }
+  };
+  if constexpr (kFed) {
+    if (own == 0) {
+      for (int i = 0; i < kSlots; ++i) {
+        barrier_init(full + i * 8, 1);
+        barrier_init(empty + i * 8, 4);
+      }
+      barrier_publish();
+#pragma unroll 1
+      for (int i = 0; i < kSlots; ++i) feed(false);
+    }
+  } else {
+    rows.fill(0);
+  }
 
   Loader loaders[kGroups];
 #pragma unroll
@@ -124,8 +160,6 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   }
   __syncthreads();
 
-  // A unit: 64 rows of the warpgroup's 64 columns, of x and of dx.
-  const std::uint32_t ring = base + Layout::kRing + group * kSlots * Layout::kUnit;
   const int piece = own % 8;
   const std::int64_t column = block_column + group * 64 + piece * 8;
   const int there = static_cast<int>(column >= p.in ? 0 : p.in - column < 8 ? p.in - column : 8);
@@ -139,15 +173,17 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     }
     commit_copies();
   };
+  if constexpr (!kFed) {
 #pragma unroll 1
-  for (int i = 0; i < kSlots - 1; ++i) fetch(i, i);
+    for (int i = 0; i < kSlots - 1; ++i) fetch(i, i);
+  }
   // All before this reads what no kernel of the call writes; ds is of the one before.
   wait_for_previous();
   release_next();
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
     scale = chunk_scale<kGroups, false>(loaders, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
-    if (chunk.count > kOrderRows / 2) {
+    if (!kFed && chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
     }
@@ -161,13 +197,19 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
 #pragma unroll
     for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
   }
-  int slot = 0;
+  int slot = 0, parity = 0;
   for (int stage = 0; stage < stages; ++stage) {
-    wait_copies<kSlots - 2>();
-    fence_for_wgmma();
-    __syncthreads();
-    if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
-    fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
+    if constexpr (kFed) {
+      // The slot of two stages ago is free, or soon will be.
+      if (own == 0 && stage > 1) feed(true);
+      __syncthreads();
+    } else {
+      wait_copies<kSlots - 2>();
+      fence_for_wgmma();
+      __syncthreads();
+      if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
+      fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
+    }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) loaders[g].template load<false>(rows, (stage + 1) * kRows);
     const std::uint32_t ds = base + Layout::kDs + stage % Layout::kStages * kGroups * Layout::kSplit;
@@ -176,6 +218,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     float dx_sums[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) dx_sums[i] = 0.0f;
+    if constexpr (kFed) barrier_wait(full + slot * 8, parity);
     // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
     wgmma_fence();
 #pragma unroll
@@ -218,9 +261,16 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
           store_shared(at, narrow_pair<T>(sum.x, sum.y));
         }
       }
+      if constexpr (kFed) fence_for_wgmma();
       __syncwarp();
+      if constexpr (kFed) {
+        if (own % 32 == 0) {
+          store_tile(p.dx_strips, static_cast<int>(block_column) + group * 64,
+                     chunk.first + stage * kRows + own / 32 * 16, dx_tile + own / 32 * 16 * kSwizzledRow);
+        }
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < (kFed ? 0 : 4); ++i) {
         const int r = own / 32 * 16 + i * 4 + own % 32 / 8, place = stage * kRows + r;
         if (place >= chunk.count || there == 0) continue;
         T* const to = own_dx + rows[place] * p.dx_stride;
@@ -247,9 +297,21 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       for (int g = 0; g < kGroups; ++g) loaders[g].store(next + g * Layout::kSplit, scale);
     }
     wgmma_wait<0>();
+    if constexpr (kFed) {
+      // The slot of the stage before may be overwritten once its part of dx has been read.
+      if (own % 32 == 0 && stage > 0) {
+        wait_stores<1>();
+        barrier_arrive(empty + (slot == 0 ? kSlots - 1 : slot - 1) * 8);
+      }
+    }
     slot = slot + 1 == kSlots ? 0 : slot + 1;
+    if (slot == 0) parity ^= 1;
   }
-  wait_copies<0>();
+  if constexpr (kFed) {
+    wait_stores<0>();
+  } else {
+    wait_copies<0>();
+  }
   if (!makes_da) return;
 
 #pragma unroll
@@ -305,9 +367,11 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
 }
 
 template <class T, int kRanks, int kGroups>
-Status run(const TensorBackward& call, const XParams& params, cudaStream_t stream) {
+Status run(const TensorBackward& call, const XParams& params, bool fed, cudaStream_t stream) {
   const std::int64_t blocks = call.tiling.x_chunks * call.tiling.x_blocks;
-  return launch_tiles(&over_x<T, kRanks, kGroups>, blocks, kThreads, XLayout<kRanks, kGroups>::kBytes, true, stream, params);
+  constexpr int kBytes = XLayout<kRanks, kGroups>::kBytes;
+  return fed ? launch_tiles(&over_x<T, kRanks, kGroups, true>, blocks, kThreads, kBytes, true, stream, params)
+             : launch_tiles(&over_x<T, kRanks, kGroups, false>, blocks, kThreads, kBytes, true, stream, params);
 }
 
 }  // namespace
@@ -341,13 +405,21 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
     p.dx_stride = args.dx.strides[0];
     p.dx_aligned = is_aligned(args.dx.data, 2 * p.dx_stride, 16);
   }
+  bool fed = call.runs.order == nullptr;
+  if (p.da != nullptr) {
+    fed = fed && describe_matrix(&p.x_tiles, args.x.dtype, p.x, call.runs.num_rows, p.in, p.x_stride, tiles::kRows);
+  }
+  if (call.makes_dx) {
+    fed = fed && describe_matrix(&p.dx_tiles, args.dx.dtype, p.dx, call.runs.num_rows, p.in, p.dx_stride, tiles::kRows) &&
+          describe_matrix(&p.dx_strips, args.dx.dtype, p.dx, call.runs.num_rows, p.in, p.dx_stride, 16);
+  }
   return with_half(shape.a_dtype, [&]<class T>(const T*) -> Status {
-    if (p.total_v <= 16) return run<T, 16, 1>(call, p, stream);
-    if (p.total_v <= 32) return run<T, 32, 1>(call, p, stream);
-    if (p.total_v <= 64) return run<T, 64, 1>(call, p, stream);
-    if (p.total_v <= 128) return run<T, 64, 2>(call, p, stream);
+    if (p.total_v <= 16) return run<T, 16, 1>(call, p, fed, stream);
+    if (p.total_v <= 32) return run<T, 32, 1>(call, p, fed, stream);
+    if (p.total_v <= 64) return run<T, 64, 1>(call, p, fed, stream);
+    if (p.total_v <= 128) return run<T, 64, 2>(call, p, fed, stream);
     for (p.first_v = 0; p.first_v < p.total_v; p.first_v += 192) {
-      if (Status status = run<T, 64, 3>(call, p, stream); !status.ok()) return status;
+      if (Status status = run<T, 64, 3>(call, p, fed, stream); !status.ok()) return status;
     }
     return {};
   });
