@@ -131,20 +131,19 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   loader.weights = p.token_weights;
   loader.scaling = entry.scaling;
 
+  if constexpr (!kFed) __syncthreads();
   // B, in tiles of 64 of its rows.
   if (makes_ds) {
+    const bool aligned = is_aligned_16(entry.b, entry.b_row_stride);
     for (int i = thread; i < kDyBlockColumns * (kRanks / 8); i += kThreads) {
       const int n = i / (kRanks / 8), piece = i % (kRanks / 8);
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (block_column + n < out && piece * 8 < rank) {
-        v = load_row_piece(static_cast<const T*>(entry.b) + (block_column + n) * entry.b_row_stride + piece * 8,
-                           rank - piece * 8);
-      }
-      store_shared(base + Layout::kB + n / 64 * kTileBytes + tile_offset(n % 64, piece), v);
+      const int count = block_column + n < out ? min(max(rank - piece * 8, 0), 8) : 0;
+      const T* const from = static_cast<const T*>(entry.b);
+      fetch_piece(base + Layout::kB + n / 64 * kTileBytes + tile_offset(n % 64, piece),
+                  count > 0 ? from + (block_column + n) * entry.b_row_stride + piece * 8 : from, count, aligned);
     }
-    fence_for_wgmma();
   }
-  __syncthreads();
+  commit_copies();
 
   const std::int64_t own_column = block_column + group * 64 + own % 8 * 8;
   const T* const own_dy = static_cast<const T*>(p.dy) + p.first_column[slice] + own_column;
@@ -172,6 +171,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   release_next();
   loader.template load<!kFed>(rows, 0);
   loader.store(base + Layout::kH, scale);
+  wait_copies<kFed ? 0 : kSlots - 1>();  // B is there
+  fence_for_wgmma();
 
   float db_sums[kTilesOfGroup][kWide / 2];
 #pragma unroll

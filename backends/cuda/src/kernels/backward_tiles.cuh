@@ -121,23 +121,23 @@ __device__ __forceinline__ void group_barrier(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/// Up to 8 elements as 16 bytes, one by one: what is not aligned, or ends early.
+/// 16 bytes into shared memory: `count` (up to 8) elements, then zeros. Asynchronous where they are aligned.
 template <class T>
-__device__ __forceinline__ uint4 load_pieces(const T* from, int count) {
-  std::uint32_t words[4] = {};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i >= count) continue;
-    std::uint16_t bits;
-    memcpy(&bits, from + i, 2);
-    words[i / 2] |= static_cast<std::uint32_t>(bits) << (16 * (i % 2));
+__device__ __forceinline__ void fetch_piece(std::uint32_t to, const T* from, int count, bool aligned) {
+  if (aligned) {
+    copy_async(to, from, 2 * count);
+    return;
   }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+#pragma unroll 1
+  for (int e = 0; e < 8; ++e) {
+    std::uint16_t bits = 0;
+    if (e < count) memcpy(&bits, from + e, 2);
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 2 * e), "h"(bits) : "memory");
+  }
 }
-template <class T>
-__device__ __forceinline__ uint4 load_row_piece(const T* from, int count) {
-  if (count >= 8 && (reinterpret_cast<std::uintptr_t>(from) & 15) == 0) return load_once(from);
-  return load_pieces(from, count);
+
+__device__ __forceinline__ bool is_aligned_16(const void* data, std::int64_t stride) {
+  return ((reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(2 * stride)) & 15) == 0;
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, const uint4& v) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
@@ -274,13 +274,7 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers&
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
     const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
-    const T* const source = there > 0 ? from + rows[place] * stride : from;
-#pragma unroll 1
-    for (int e = 0; e < 8; ++e) {
-      std::uint16_t bits = 0;
-      if (2 * e < there) memcpy(&bits, source + e, 2);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + i * 16 * kSwizzledRow + 2 * e), "h"(bits) : "memory");
-    }
+    fetch_piece(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from, there / 2, false);
   }
 }
 

@@ -141,24 +141,22 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     loader.scaling = 1.0f;
   }
 
+  if constexpr (!kFed) __syncthreads();
   if (makes_dx) {
     for (int i = thread; i < kGroups * kRanks * 16; i += kThreads) {
       const int row = i / 16, piece = i % 16, v = p.first_v + row;
       const std::int64_t k = block_column + piece * 8;
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (v < p.total_v && k < p.in) {
-        const AdapterEntry& entry = entries[v / p.max_rank];
-        const int j = v % p.max_rank;
-        if (j < paired_rank(entry, p.max_rank)) {
-          value = load_row_piece(static_cast<const T*>(entry.a) + j * entry.a_row_stride + k,
-                                 static_cast<int>(p.in - k < 8 ? p.in - k : 8));
-        }
-      }
-      store_shared(base + Layout::kA + piece / 8 * kGroups * kRanks * 128 + tile_offset(row, piece % 8), value);
+      const AdapterEntry& entry = entries[min(v, p.total_v - 1) / p.max_rank];
+      const int j = v % p.max_rank;
+      const bool there = v < p.total_v && k < p.in && j < paired_rank(entry, p.max_rank);
+      const T* const from = static_cast<const T*>(entry.a);
+      fetch_piece(base + Layout::kA + piece / 8 * kGroups * kRanks * 128 + tile_offset(row, piece % 8),
+                  there ? from + j * entry.a_row_stride + k : reinterpret_cast<const T*>(entries),
+                  there ? static_cast<int>(p.in - k < 8 ? p.in - k : 8) : 0,
+                  !there || is_aligned_16(from, entry.a_row_stride));
     }
-    fence_for_wgmma();
   }
-  __syncthreads();
+  commit_copies();
 
   const int piece = own % 8;
   const std::int64_t column = block_column + group * 64 + piece * 8;
@@ -197,6 +195,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
 #pragma unroll
     for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
   }
+  wait_copies<kFed ? 0 : kSlots - 1>();  // A is there
+  fence_for_wgmma();
   int slot = 0, parity = 0;
   for (int stage = 0; stage < stages; ++stage) {
     if constexpr (kFed) {
