@@ -171,6 +171,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   release_next();
   loader.template load<!kFed>(rows, 0);
   loader.store(base + Layout::kH, scale);
+  loader.template load<!kFed>(rows, kRows);
   wait_copies<kFed ? 0 : kSlots - 1>();  // B is there
   fence_for_wgmma();
 
@@ -184,7 +185,6 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   for (int stage = 0; stage < stages; ++stage) {
     __syncthreads();
     if (!kFed && stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
-    loader.template load<!kFed>(rows, (stage + 1) * kRows);
     const std::uint32_t h = base + Layout::kH + stage % 2 * Layout::kSplit;
     float ds_sums[kRanks / 2];
 #pragma unroll
@@ -216,6 +216,11 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         if constexpr (kRanks == 64) wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_low + k * 128);
       }
       wgmma_commit();
+      if (tile == 0) {
+        // While they run: the next stage's h, loaded a stage ago.
+        loader.store(base + Layout::kH + (stage + 1) % 2 * Layout::kSplit, scale);
+        loader.template load<!kFed>(rows, (stage + 2) * kRows);
+      }
       if constexpr (kFed) {
         // The products before this have ended: their tile may be overwritten.
         if (tile + 1 < kTilesOfGroup) {
@@ -232,31 +237,28 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
       if (slot == 0) parity ^= 1;
     }
     if (makes_ds) {
-      // The two halves of the columns, added in the first warpgroup.
-      float* const sums = reinterpret_cast<float*>(shared + Layout::kSums);
-      if (group == 1) {
+      // Each warpgroup has the sums of its columns; it adds the other's for half of the ranks.
+      constexpr int kHalf = kRanks / 4;
+      float* const sums = reinterpret_cast<float*>(shared + Layout::kSums) + own;
 #pragma unroll
-        for (int i = 0; i < kRanks / 2; ++i) sums[i * kGroup + own] = ds_sums[i];
-        asm volatile("bar.arrive 3, 256;" ::: "memory");
-      } else {
-        asm volatile("bar.sync 3, 256;" ::: "memory");
-        const int row = own / 32 * 16 + own % 32 / 4;
-        float* const to = p.ds_partials +
-                          (static_cast<std::int64_t>(column_block) * p.runs.num_rows + chunk.first + stage * kRows) * kRanks +
-                          own % 4 * 2;
+      for (int i = 0; i < kHalf; ++i) {
+        sums[((1 - group) * kHalf + i) * kGroup] = group == 0 ? ds_sums[kHalf + i] : ds_sums[i];
+      }
+      __syncthreads();
+      const int row = own / 32 * 16 + own % 32 / 4;
+      float* const to = p.ds_partials +
+                        (static_cast<std::int64_t>(column_block) * p.runs.num_rows + chunk.first + stage * kRows) * kRanks +
+                        group * (kRanks / 2) + own % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < kRanks / 8; ++i) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int at = i * 4 + half * 2, r = row + half * 8;
-            const float2 v = make_float2(ds_sums[at] + sums[at * kGroup + own],
-                                         ds_sums[at + 1] + sums[(at + 1) * kGroup + own]);
-            if (stage * kRows + r < chunk.count) *reinterpret_cast<float2*>(to + r * kRanks + i * 8) = v;
-          }
-        }
+      for (int i = 0; i < kHalf; i += 2) {
+        const int r = row + i / 2 % 2 * 8;
+        const float first = group == 0 ? ds_sums[i] : ds_sums[kHalf + i];
+        const float second = group == 0 ? ds_sums[i + 1] : ds_sums[kHalf + i + 1];
+        const float2 v = make_float2(first + sums[(group * kHalf + i) * kGroup],
+                                     second + sums[(group * kHalf + i + 1) * kGroup]);
+        if (stage * kRows + r < chunk.count) *reinterpret_cast<float2*>(to + r * kRanks + i / 4 * 8) = v;
       }
     }
-    if (stage + 1 < stages) loader.store(base + Layout::kH + (stage + 1) % 2 * Layout::kSplit, scale);
   }
   wait_copies<0>();
   if (!makes_db) return;

@@ -160,6 +160,22 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
   return v;
 }
 
+/// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8, and has of each
+/// the elements 2 (l % 4) and the next of row l / 4, as in the sums of a product.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&m)[4], std::uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void store_matrices(std::uint32_t to, const std::uint32_t (&m)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(m[0]), "r"(m[1]),
+               "r"(m[2]), "r"(m[3])
+               : "memory");
+#endif
+}
+
 /// Rows of one slot that a block sums over.
 struct RowChunk {
   int slot = -1;     ///< -1: there is no such chunk
@@ -337,15 +353,23 @@ struct SplitLoader {
   /// Into the tile at `to`; scale is a power of two.
   __device__ void store(std::uint32_t to, float scale) const {
     const int row = static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+    const std::uint32_t low_tile = kColumns == 64 ? to + kTileBytes : to;
+    constexpr int kStep = kOwn < 8 ? 4 : 8;  // of 16-byte pieces, where a thread has whole ones
 #pragma unroll
-    for (int i = 0; i < kOwn; i += 4) {
-      std::uint32_t high0, low0, high1, low1;
-      split_pair<T>(value(i) * scale, value(i + 1) * scale, high0, low0);
-      split_pair<T>(value(i + 2) * scale, value(i + 3) * scale, high1, low1);
+    for (int i = 0; i < kOwn; i += kStep) {
+      std::uint32_t high[4] = {}, low[4] = {};
+#pragma unroll
+      for (int j = 0; j < kStep / 2; ++j) {
+        split_pair<T>(value(i + 2 * j) * scale, value(i + 2 * j + 1) * scale, high[j], low[j]);
+      }
       const int high_at = (column + i) * 2, low_at = kColumns == 64 ? high_at : high_at + kColumns * 2;
-      const std::uint32_t low_tile = kColumns == 64 ? to + kTileBytes : to;
-      store_shared(to + tile_offset(row, high_at / 16) + high_at % 16, high0, high1);
-      store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low0, low1);
+      if constexpr (kStep == 8) {
+        store_shared(to + tile_offset(row, high_at / 16), make_uint4(high[0], high[1], high[2], high[3]));
+        store_shared(low_tile + tile_offset(row, low_at / 16), make_uint4(low[0], low[1], low[2], low[3]));
+      } else {
+        store_shared(to + tile_offset(row, high_at / 16) + high_at % 16, high[0], high[1]);
+        store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low[0], low[1]);
+      }
     }
     fence_for_wgmma();
   }

@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
   for (int g = 0; g < kGroups; ++g) {
     loaders[g].template load<false>(rows, 0);
     loaders[g].store(base + Layout::kDs + g * Layout::kSplit, scale);
+    loaders[g].template load<false>(rows, kRows);
 #pragma unroll
     for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
   }
@@ -210,8 +211,6 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
       fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
     }
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) loaders[g].template load<false>(rows, (stage + 1) * kRows);
     const std::uint32_t ds = base + Layout::kDs + stage % Layout::kStages * kGroups * Layout::kSplit;
     const std::uint32_t x_tile = ring + slot * Layout::kUnit, dx_tile = x_tile + kTileBytes;
     const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kGroups * kRanks * 128);
@@ -243,23 +242,33 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       }
     }
     wgmma_commit();
+    // While they run: the next stage's ds, loaded a stage ago.
+    const auto prepare_next = [&] {
+      const std::uint32_t next = base + Layout::kDs + (stage + 1) % Layout::kStages * kGroups * Layout::kSplit;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        loaders[g].store(next + g * Layout::kSplit, scale);
+        loaders[g].template load<false>(rows, (stage + 2) * kRows);
+      }
+    };
+    if constexpr (Layout::kStages == 2) prepare_next();
     wgmma_wait<1>();
     if (makes_dx) {
-      // A lane has pairs of columns of two rows; a warp has 16 rows, so that no other reads or writes them.
-      const int row = own / 32 * 16 + own % 32 / 4;
+      // A warp has 16 rows, so that no other reads or writes them.
+      const int lane = own % 32, row = own / 32 * 16 + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < 8; i += 2) {
+        const std::uint32_t at = dx_tile + tile_offset(row, i + lane / 16);
+        std::uint32_t pairs[4] = {};
+        if (reads_dx) load_matrices(pairs, at);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const std::uint32_t at = dx_tile + tile_offset(row + half * 8, i) + own % 4 * 4;
-          float2 sum = make_float2(dx_sums[i * 4 + half * 2] * unscale, dx_sums[i * 4 + half * 2 + 1] * unscale);
-          if (reads_dx) {
-            const float2 old = widen_pair<T>(load_shared(at));
-            sum.x += old.x;
-            sum.y += old.y;
-          }
-          store_shared(at, narrow_pair<T>(sum.x, sum.y));
+        for (int m = 0; m < 4; ++m) {
+          const float2 old = widen_pair<T>(pairs[m]);
+          const int sum = (i + m / 2) * 4 + m % 2 * 2;
+          pairs[m] = reads_dx ? narrow_pair<T>(old.x + dx_sums[sum] * unscale, old.y + dx_sums[sum + 1] * unscale)
+                              : narrow_pair<T>(dx_sums[sum] * unscale, dx_sums[sum + 1] * unscale);
         }
+        store_matrices(at, pairs);
       }
       if constexpr (kFed) fence_for_wgmma();
       __syncwarp();
@@ -290,11 +299,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     if constexpr (Layout::kStages == 1) {
       wgmma_wait<0>();
       __syncthreads();
-    }
-    if (stage + 1 < stages) {
-      const std::uint32_t next = base + Layout::kDs + (stage + 1) % Layout::kStages * kGroups * Layout::kSplit;
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) loaders[g].store(next + g * Layout::kSplit, scale);
+      prepare_next();
     }
     wgmma_wait<0>();
     if constexpr (kFed) {
