@@ -42,30 +42,34 @@ template <int kRanks>
 struct DyLayout {
   static constexpr int kSlots = kRanks == 64 ? 6 : 8;
   static constexpr int kSplit = kRanks == 64 ? 2 * kTileBytes : kTileBytes;
-  static constexpr int kB = 0;                                          // 64 columns of B a tile
-  static constexpr int kH = kB + 2 * kTilesOfGroup * kTileBytes;        // two stages of h in parts
-  static constexpr int kRing = kH + 2 * kSplit;                         // kSlots tiles of dy a warpgroup
-  static constexpr int kSums = kRing + 2 * kSlots * kTileBytes;         // ds of the second warpgroup
+  static constexpr int kB = 0;                                    // 64 columns of B a tile
+  static constexpr int kH = kB + 2 * kTilesOfGroup * kTileBytes;  // two stages of h in parts
+  static constexpr int kRing = kH + 2 * kSplit;                   // kSlots tiles of dy a warpgroup
+  static constexpr int kSums = kRing + 2 * kSlots * kTileBytes;   // ds of the second warpgroup
   static constexpr int kOrder = kSums + kRows * kRanks * 4;
   static constexpr int kWords = kOrder + kOrderRows * 4;
-  static constexpr int kBarriers = kWords + 64;                         // full and empty, of each slot
-  static constexpr int kBytes = kBarriers + 4 * kSlots * 8 + 1024;                     // 1024: to begin on a multiple of it
+  static constexpr int kBarriers = kWords + 64;  // full and empty, of each slot
+  static constexpr int kBytes =
+      kBarriers + 4 * kSlots * 8 + 1024;  // 1024: to begin on a multiple of it
 };
 
 // grid: chunks of rows, within them blocks of columns.
-// kFed: rows follow one another, and the copy engine fetches their tiles, at the word of one thread a warpgroup.
+// kFed: rows follow one another, and the copy engine fetches their tiles, at the word of one thread
+// a warpgroup.
 template <class T, int kRanks, bool kFed>
 __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ DyParams p) {
   using Layout = DyLayout<kRanks>;
   using Loader = SplitLoader<T, kRanks>;
   constexpr int kSlots = Layout::kSlots;
-  constexpr int kWide = kRanks == 16 ? 32 : 64;  // columns of a product with h: both parts beside one another
+  constexpr int kWide =
+      kRanks == 16 ? 32 : 64;  // columns of a product with h: both parts beside one another
   extern __shared__ unsigned char memory[];
   const std::uint32_t base = (shared_address(memory) + 1023) & ~std::uint32_t{1023};
   unsigned char* const shared = memory + (base - shared_address(memory));
 
   const int column_block = static_cast<int>(blockIdx.x) % p.num_blocks;
-  const RowChunk chunk = find_chunk(p.runs, p.chunk_rows, static_cast<int>(blockIdx.x) / p.num_blocks);
+  const RowChunk chunk =
+      find_chunk(p.runs, p.chunk_rows, static_cast<int>(blockIdx.x) / p.num_blocks);
   if (chunk.slot < 0) return;
   int slice = 0;
   while (slice + 1 < p.num_slices && column_block >= p.first_block[slice + 1]) ++slice;
@@ -73,8 +77,11 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   const int rank = paired_rank(entry, p.max_rank);
   if (rank == 0) return;
   const std::int64_t out = p.first_column[slice + 1] - p.first_column[slice];
-  const std::int64_t block_column = static_cast<std::int64_t>(column_block - p.first_block[slice]) * kDyBlockColumns;
-  float* const db = p.db != nullptr ? p.db[static_cast<std::int64_t>(chunk.slot) * p.num_slices + slice] : nullptr;
+  const std::int64_t block_column =
+      static_cast<std::int64_t>(column_block - p.first_block[slice]) * kDyBlockColumns;
+  float* const db = p.db != nullptr
+                        ? p.db[static_cast<std::int64_t>(chunk.slot) * p.num_slices + slice]
+                        : nullptr;
   const bool makes_db = db != nullptr, makes_ds = p.makes_ds != 0;
   if (!makes_db && !makes_ds) return;
 
@@ -82,12 +89,14 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   const int group = __shfl_sync(0xffffffffu, thread / kGroup, 0), own = thread % kGroup;
   const int stages = (chunk.count + kRows - 1) / kRows;
   const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
-                        reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
-                        p.runs.num_rows};
+                        reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first,
+                        chunk.count, p.runs.num_rows};
 
-  // A unit: 64 rows of 64 columns of dy. Units of a warpgroup follow one another through its columns, then rows.
+  // A unit: 64 rows of 64 columns of dy. Units of a warpgroup follow one another through its
+  // columns, then rows.
   const std::uint32_t ring = base + Layout::kRing + group * kSlots * kTileBytes;
-  const std::uint32_t full = base + Layout::kBarriers + group * kSlots * 8, empty = full + 2 * kSlots * 8;
+  const std::uint32_t full = base + Layout::kBarriers + group * kSlots * 8,
+                      empty = full + 2 * kSlots * 8;
   int next_stage = 0, next_tile = 0, next_slot = 0, next_parity = 0;
   const auto feed = [&](bool waits) {
     if (next_stage == stages) return;
@@ -140,7 +149,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
       const int count = block_column + n < out ? min(max(rank - piece * 8, 0), 8) : 0;
       const T* const from = static_cast<const T*>(entry.b);
       fetch_piece(base + Layout::kB + n / 64 * kTileBytes + tile_offset(n % 64, piece),
-                  count > 0 ? from + (block_column + n) * entry.b_row_stride + piece * 8 : from, count, aligned);
+                  count > 0 ? from + (block_column + n) * entry.b_row_stride + piece * 8 : from,
+                  count, aligned);
     }
   }
   commit_copies();
@@ -151,14 +161,16 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
     const std::int64_t left = out - own_column - tile * 128;
     const int bytes = static_cast<int>(left < 0 ? 0 : left < 8 ? left : 8) * 2;
     if (stage < stages) {
-      fetch_rows(ring + slot * kTileBytes, rows, stage * kRows, own_dy + (bytes > 0 ? tile * 128 : 0), p.dy_stride,
-                 bytes, p.dy_aligned != 0);
+      fetch_rows(ring + slot * kTileBytes, rows, stage * kRows,
+                 own_dy + (bytes > 0 ? tile * 128 : 0), p.dy_stride, bytes, p.dy_aligned != 0);
     }
     commit_copies();
   };
   float scale = 1.0f;
   if constexpr (std::is_same_v<T, __half>) {
-    if (makes_db) scale = chunk_scale<1, !kFed>(&loader, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (makes_db)
+      scale = chunk_scale<1, !kFed>(&loader, rows,
+                                    reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
     if (!kFed && chunk.count > kOrderRows / 2) {
       rows.fill(0);
       __syncthreads();
@@ -201,19 +213,22 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         fence_for_wgmma();
         group_barrier(group);
         constexpr int kAhead = kSlots - 1;
-        fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup, slot == 0 ? kAhead : slot - 1);
+        fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup,
+              slot == 0 ? kAhead : slot - 1);
       }
       const std::uint64_t dy = descriptor(ring + slot * kTileBytes);
       const std::uint64_t b = descriptor(base + Layout::kB + (tile * 2 + group) * kTileBytes);
       const std::uint64_t h_high = descriptor(h), h_low = descriptor(h + kTileBytes);
-      // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
+      // Both products always: one that nobody asked for costs less than a branch, and nobody reads
+      // it.
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k) wgmma<T, kRanks, 0>(ds_sums, dy + k * 2, b + k * 128);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_high + k * 128);
-        if constexpr (kRanks == 64) wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_low + k * 128);
+        if constexpr (kRanks == 64)
+          wgmma<T, kWide, 1>(db_sums[tile], dy + k * 128, h_low + k * 128);
       }
       wgmma_commit();
       if (tile == 0) {
@@ -228,7 +243,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         } else {
           wgmma_wait<0>();
         }
-        if (tile > 0 && own % 32 == 0) barrier_arrive(empty + (slot == 0 ? kSlots - 1 : slot - 1) * 8);
+        if (tile > 0 && own % 32 == 0)
+          barrier_arrive(empty + (slot == 0 ? kSlots - 1 : slot - 1) * 8);
         if (tile + 1 == kTilesOfGroup && own % 32 == 0) barrier_arrive(empty + slot * 8);
       } else {
         wgmma_wait<0>();
@@ -247,7 +263,9 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
       __syncthreads();
       const int row = own / 32 * 16 + own % 32 / 4;
       float* const to = p.ds_partials +
-                        (static_cast<std::int64_t>(column_block) * p.runs.num_rows + chunk.first + stage * kRows) * kRanks +
+                        (static_cast<std::int64_t>(column_block) * p.runs.num_rows + chunk.first +
+                         stage * kRows) *
+                            kRanks +
                         group * (kRanks / 2) + own % 4 * 2;
 #pragma unroll
       for (int i = 0; i < kHalf; i += 2) {
@@ -256,7 +274,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         const float second = group == 0 ? ds_sums[i + 1] : ds_sums[kHalf + i + 1];
         const float2 v = make_float2(first + sums[(group * kHalf + i) * kGroup],
                                      second + sums[(group * kHalf + i + 1) * kGroup]);
-        if (stage * kRows + r < chunk.count) *reinterpret_cast<float2*>(to + r * kRanks + i / 4 * 8) = v;
+        if (stage * kRows + r < chunk.count)
+          *reinterpret_cast<float2*>(to + r * kRanks + i / 4 * 8) = v;
       }
     }
   }
@@ -267,7 +286,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   for (int tile = 0; tile < kTilesOfGroup; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::int64_t n = block_column + (tile * 2 + group) * 64 + own / 32 * 16 + own % 32 / 4 + half * 8;
+      const std::int64_t n =
+          block_column + (tile * 2 + group) * 64 + own / 32 * 16 + own % 32 / 4 + half * 8;
       if (n >= out) continue;
 #pragma unroll
       for (int i = 0; i < kRanks / 8; ++i) {
@@ -281,7 +301,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         v.y *= unscale;
         if (chunk.partial >= 0) {
           *reinterpret_cast<float2*>(
-              p.db_partials + (chunk.partial * p.total_out + p.first_column[slice] + n) * kRanks + j) = v;
+              p.db_partials + (chunk.partial * p.total_out + p.first_column[slice] + n) * kRanks +
+              j) = v;
           continue;
         }
         float* const to = db + n * rank + j;
@@ -296,8 +317,10 @@ template <class T, int kRanks>
 Status run(const TensorBackward& call, const DyParams& params, bool fed, cudaStream_t stream) {
   const std::int64_t blocks = call.tiling.dy_chunks * call.tiling.dy_blocks;
   constexpr int kBytes = DyLayout<kRanks>::kBytes;
-  return fed ? launch_tiles(&over_dy<T, kRanks, true>, blocks, kThreads, kBytes, false, stream, params)
-             : launch_tiles(&over_dy<T, kRanks, false>, blocks, kThreads, kBytes, false, stream, params);
+  return fed ? launch_tiles(&over_dy<T, kRanks, true>, blocks, kThreads, kBytes, false, stream,
+                            params)
+             : launch_tiles(&over_dy<T, kRanks, false>, blocks, kThreads, kBytes, false, stream,
+                            params);
 }
 
 }  // namespace
@@ -308,7 +331,8 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
   DyParams p{};
   p.makes_ds = (call.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0;
   p.db = args.grads.db;
-  if ((!p.makes_ds && p.db == nullptr) || call.tiling.dy_chunks == 0 || call.tiling.dy_blocks == 0) return {};
+  if ((!p.makes_ds && p.db == nullptr) || call.tiling.dy_chunks == 0 || call.tiling.dy_blocks == 0)
+    return {};
   p.dy = args.dy.data;
   p.dy_stride = args.dy.strides[0];
   p.entries = args.table.entries;
@@ -329,14 +353,15 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
   p.h_slice = call.h_slice;
   for (int s = 0; s < shape.num_slices; ++s) {
     p.first_column[s + 1] = p.first_column[s] + shape.out[s];
-    p.first_block[s + 1] = p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
+    p.first_block[s + 1] =
+        p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
     if (shape.out[s] > 0 && p.first_column[s] % 8 != 0) p.dy_aligned = 0;
   }
   // Tiles of the last columns of a slice must not reach into the next one's.
   bool fed = call.runs.order == nullptr;
   for (int s = 0; s + 1 < shape.num_slices; ++s) fed = fed && shape.out[s] % 64 == 0;
-  fed = fed && describe_matrix(&p.dy_tiles, args.dy.dtype, args.dy.data, call.runs.num_rows, p.total_out, p.dy_stride,
-                               tiles::kRows);
+  fed = fed && describe_matrix(&p.dy_tiles, args.dy.dtype, args.dy.data, call.runs.num_rows,
+                               p.total_out, p.dy_stride, tiles::kRows);
   return with_half(args.dy.dtype, [&]<class T>(const T*) {
     switch (call.tiling.ranks) {
       case 16:
