@@ -58,6 +58,7 @@ struct DyLayout {
 // a warpgroup.
 template <class T, int kRanks, bool kFed>
 __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ DyParams p) {
+#if RANKFOLD_HAS_WGMMA
   using Layout = DyLayout<kRanks>;
   using Loader = SplitLoader<T, kRanks>;
   constexpr int kSlots = Layout::kSlots;
@@ -311,6 +312,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
       }
     }
   }
+#endif
 }
 
 template <class T, int kRanks>

@@ -58,7 +58,7 @@ struct XLayout {
   static constexpr int kBytes = kBarriers + 4 * kSlots * 8 + 1024;
 };
 
-__device__ float* da_of(const XParams& p, int slot, int slice) {
+[[maybe_unused]] __device__ float* da_of(const XParams& p, int slot, int slice) {
   return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
 }
 
@@ -66,6 +66,7 @@ __device__ float* da_of(const XParams& p, int slot, int slice) {
 // a warpgroup.
 template <class T, int kRanks, int kGroups, bool kFed>
 __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XParams p) {
+#if RANKFOLD_HAS_WGMMA
   using Layout = XLayout<kRanks, kGroups>;
   using Loader = SplitLoader<T, kRanks>;
   constexpr int kSlots = Layout::kSlots;
@@ -390,6 +391,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     });
     __syncthreads();
   }
+#endif
 }
 
 template <class T, int kRanks, int kGroups>
