@@ -1,5 +1,6 @@
 // Which strategy computes a problem.
 #include <cinttypes>
+#include <cstring>
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
@@ -15,6 +16,11 @@ constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,
                        Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
                        Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
 
+// Kernels of Hopper's own instructions are empty in code for anything else.
+bool runs_hopper_code(const DeviceTraits& traits) noexcept {
+  return traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+}
+
 }  // namespace
 
 int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
@@ -25,7 +31,7 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
-      "compute capability 9.x; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
   for (const Op op : {Op::shrink, Op::expand, Op::apply_linear, Op::forward, Op::apply_embedding,
                       Op::forward_embedding}) {
     add(op, Strategy::gemv, "addressing uniform; at most 8 rows; x f16 or bf16; A and B of x's dtype or f32");
@@ -33,7 +39,7 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
     add(op, Strategy::grouped, "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
     if (op == Op::apply_linear || op == Op::forward) {
       add(op, Strategy::tensor_core,
-          "compute capability 9.x; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
+          "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
     }
   }
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
@@ -53,16 +59,16 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                           to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
-    const bool fits = traits_.major == 9 && tile_backward(problem).fits;
+    const bool fits = runs_hopper_code(traits_) && tile_backward(problem).fits;
     if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
       return Strategy::tensor_core;
     }
     if (options.strategy == Strategy::tensor_core) {
       return Status::format(StatusCode::unsupported,
-                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.x "
-                            "(this one has %d.%d), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
+                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
+                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
                             "max_rank from 1 to %d (it is %d) and no dropout",
-                            traits_.major, traits_.minor, kTileMaxRank, problem.shape.max_rank);
+                            traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
     }
   }
   if (is_linear_op(problem.op)) {
