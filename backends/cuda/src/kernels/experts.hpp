@@ -1,19 +1,18 @@
-// Strategies experts_gathered and experts_sorted.
+// Strategies experts_gathered (mode gather) and experts_sorted (mode grouped): shrink and expand of a few rows of
+// one (slot, expert) in one block.
 #pragma once
 
 #include "general.hpp"
+#include "rankfold/problem.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
-namespace experts {
 
-/// How a block finds its rows.
-enum Finder : int {
-  kByKey = 0,  ///< a block a (expert, slot), which looks through the rows
-  kByRow = 1,  ///< a block a row; those that are not the first of their (expert, slot) leave again
-  kPlain = 2,  ///< a block a row, for itself
-};
+/// Why the fused kernel does not take a problem ("<what> should be ..."), or null.
+const char* why_not_fused_experts(const Problem& problem) noexcept;
 
-}  // namespace experts
+/// apply_experts. The problem is the call's: shapes of blocks are chosen by it, not by the window.
+Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaStream_t stream);
+
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -197,19 +197,18 @@ struct Shape {
 };
 
 /// The expand of a block: a warp has 64 columns at a time, and of these a token tile.
-template <class T, class TY, int kTokenTiles, int kWarps, int kAhead, int kBSlots, bool kOneTile>
+template <class T, class TY, int kTokenTiles, int kWarps, int kAhead, int kBSlots, bool kOneTile, bool kWide>
 struct Expand {
   static constexpr int kRows = kTokenTiles * 8, kYUnits = static_cast<int>(sizeof(TY)) * 32;
   const Params& p;
   const Block& block;
   uint4* fifo;  // the warp's, at the lane; first B, then y
   int token_tiles, g, t;
-  bool wide;
   Item asked;  // of what is asked for next, and its place
   int asked_tile, asked_b, asked_y;
 
-  __device__ __forceinline__ Expand(const Params& params, const Block& of, uint4* of_warp, bool is_wide)
-      : p(params), block(of), wide(is_wide) {
+  __device__ __forceinline__ Expand(const Params& params, const Block& of, uint4* of_warp)
+      : p(params), block(of) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     g = lane / 4, t = lane % 4;
     fifo = of_warp + lane;
@@ -233,8 +232,8 @@ struct Expand {
     if (asked.slice < block.num_slices) {
       if (asked_tile == 0) {
         if constexpr (kOneTile) {
-          ask_b<T>(b_slot(asked_b), block.slices[asked.slice], asked.column, p.out[block.first_slice + asked.slice], 0,
-                   wide);
+          ask_b<kWide, T>(b_slot(asked_b), block.slices[asked.slice], asked.column,
+                          p.out[block.first_slice + asked.slice], 0);
         }
         asked_b = asked_b + 1 == kBSlots ? 0 : asked_b + 1;
       }
@@ -242,7 +241,8 @@ struct Expand {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int token = asked_tile * 8 + 2 * t + i;
-          Eight<TY>::ask(y_slot(asked_y) + i * (kYUnits / 2), y_at(asked, token), y_count(asked, token), wide);
+          Eight<TY>::template ask<kWide>(y_slot(asked_y) + i * (kYUnits / 2), y_at(asked, token),
+                                         y_count(asked, token));
         }
       }
       asked_y = asked_y + 1 == kAhead ? 0 : asked_y + 1;
@@ -280,7 +280,7 @@ struct Expand {
 #pragma unroll 1
         for (int rank_tile = 0; rank_tile < rank_tiles; ++rank_tile) {
           if constexpr (!kOneTile) {
-            ask_b<T>(b_slot(b_at), slice, item.column, p.out[block.first_slice + item.slice], rank_tile, wide);
+            ask_b<kWide, T>(b_slot(b_at), slice, item.column, p.out[block.first_slice + item.slice], rank_tile);
             commit_copies();
             wait_for_copies<0>();
           }
@@ -300,7 +300,7 @@ struct Expand {
           Eight<TY> y;
           y.take(y_slot(y_place) + i * (kYUnits / 2));
           y.add(p.overwrites != 0, block.strengths[item.slice * kRows + token], even, odd);
-          y.store(y_at(item, token), y_count(item, token), wide);
+          y.template store<kWide>(y_at(item, token), y_count(item, token));
         }
       }
       ask();
@@ -313,6 +313,44 @@ struct Expand {
     }
   }
 };
+
+/// Shrink and expand of the rows that were found. The weights are the thread's row's. Where loads are wide, the first
+/// of A are under way.
+template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile, bool kWide>
+__device__ __forceinline__ void compute(const Params& p, const Block& block, RowsOfBlock<kTokenTiles * 8>& s,
+                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic, int steps,
+                                        float row_weight, float token_weight) {
+  using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
+  constexpr int kRows = kTokenTiles * 8;
+  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
+  const int num_tiles = block.num_slices * block.rank_tiles;
+  Expand<T, TY, kTokenTiles, kWarps, kAhead, Sizes::kBSlots, kOneTile, kWide> expand(
+      p, block, dynamic + Sizes::kFifoAt / 16 + warp * Sizes::kFifoStep);
+  for (int first_tile = 0; first_tile < num_tiles; first_tile += kTiles) {
+    const T* a[kTiles][2];
+    rows_of_a<T, kTiles>(a, block, first_tile);
+    if (first_tile > 0 || !kWide) ring.template begin<kWide>(a);
+    float acc[kTokenTiles][kTiles][4] = {};
+    ring.template run<kWide>(acc, a, block.x, (block.count + 7) / 8, steps);
+    if (first_tile == 0 && tid < kRows) {
+      s.row_weights[tid] = row_weight;
+      s.token_weights[tid] = token_weight;
+    }
+    const bool last = first_tile + kTiles >= num_tiles;
+    if (Sizes::kShares) {
+      __syncthreads();
+    } else if (last) {
+      expand.begin();  // what the expand reads is under way before anybody waits for h
+    }
+    store_partial<kTokenTiles, kTiles>(acc, block.partial);
+    __syncthreads();
+    if (Sizes::kShares && last) expand.begin();
+    sum_partial<T, kRows, kWarps, kTiles, kOneTile>(block, first_tile);
+    __syncthreads();
+  }
+  if constexpr (std::is_same_v<T, __half> && !kOneTile) scale_hidden<kRows, kWarps>(block);
+  expand.run();
+}
 
 template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile,
           int kBlocks>
@@ -368,12 +406,12 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   const int steps_of_warp = ((p.in + 31) / 32 + kWarps - 1) / kWarps;
   const int k_begin = min(warp * steps_of_warp * 32, p.in), k_end = min(k_begin + steps_of_warp * 32, p.in);
   const int steps = (k_end - k_begin + 31) / 32;
-  Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep, k_begin, k_end, wide);
-  {
+  Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep, k_begin, k_end);
+  if (wide) {
     // Weights are under way while the rows are looked for.
     const T* a[kTiles][2];
     rows_of_a<T, kTiles>(a, block, 0);
-    ring.begin(a);
+    ring.template begin<true>(a);
   }
   int marked_segment = low;
   if (p.finder != kPlain) {
@@ -443,38 +481,21 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
     block.x = s.x;
     block.row_weights = s.row_weights;
     block.token_weights = s.token_weights;
-    Expand<T, TY, kTokenTiles, kWarps, kAhead, Sizes::kBSlots, kOneTile> expand(
-        p, block, dynamic + Sizes::kFifoAt / 16 + warp * Sizes::kFifoStep, wide);
-    for (int first_tile = 0; first_tile < num_tiles; first_tile += kTiles) {
-      const T* a[kTiles][2];
-      rows_of_a<T, kTiles>(a, block, first_tile);
-      if (first_tile > 0) ring.begin(a);
-      float acc[kTokenTiles][kTiles][4] = {};
-      ring.run(acc, a, block.x, (block.count + 7) / 8, steps);
-      if (first_tile == 0 && tid < kRows) {
-        s.row_weights[tid] = row_weight;
-        s.token_weights[tid] = token_weight;
-      }
-      const bool last = first_tile + kTiles >= num_tiles;
-      if (Sizes::kShares) {
-        __syncthreads();
-      } else if (last) {
-        expand.begin();  // what the expand reads is under way before anybody waits for h
-      }
-      store_partial<kTokenTiles, kTiles>(acc, block.partial);
-      __syncthreads();
-      if (Sizes::kShares && last) expand.begin();
-      sum_partial<T, kRows, kWarps, kTiles, kOneTile>(block, first_tile);
-      __syncthreads();
+    if (wide) {
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, true>(p, block, s, ring, dynamic, steps,
+                                                                                   row_weight, token_weight);
+    } else {
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, false>(p, block, s, ring, dynamic, steps,
+                                                                                    row_weight, token_weight);
     }
-    if constexpr (std::is_same_v<T, __half> && !kOneTile) scale_hidden<kRows, kWarps>(block);
-    expand.run();
     if (p.finder != kByKey || block.count < kRows) break;
     wait_for_copies<0>();
     __syncthreads();
-    const T* a[kTiles][2];
-    rows_of_a<T, kTiles>(a, block, 0);
-    ring.begin(a);
+    if (wide) {
+      const T* a[kTiles][2];
+      rows_of_a<T, kTiles>(a, block, 0);
+      ring.template begin<true>(a);
+    }
   }
   wait_for_copies<0>();
 }

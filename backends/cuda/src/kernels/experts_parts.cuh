@@ -45,18 +45,18 @@ __device__ __forceinline__ void wait_for_copies() {
 // asked for itself, so that nobody waits for another. What stands anywhere, or ends early, comes by elements.
 
 /// 8 elements of T, `count` of them there; zeros after.
-template <class T>
-__device__ __forceinline__ void ask_eight(uint4* to, const T* from, int count, bool wide) {
-  if (wide) {
+template <bool kWide, class T>
+__device__ __forceinline__ void ask_eight(uint4* to, const T* from, int count) {
+  if constexpr (kWide) {
     copy_async<16>(to, from, count > 0);
   } else {
     *to = load_elements(from, count);
   }
 }
 /// 4 elements.
-template <class T>
-__device__ __forceinline__ void ask_four(uint2* to, const T* from, int count, bool wide) {
-  if (wide) {
+template <bool kWide, class T>
+__device__ __forceinline__ void ask_four(uint2* to, const T* from, int count) {
+  if constexpr (kWide) {
     copy_async<8>(to, from, count > 0);
   } else {
     const uint4 v = load_elements(from, min(count, 4));
@@ -71,10 +71,11 @@ struct Eight {
   std::uint32_t v[kQuads * 4];
 
   /// Quads stand 32 apart.
-  static __device__ __forceinline__ void ask(uint4* to, const TY* from, int count, bool wide) {
+  template <bool kWide>
+  static __device__ __forceinline__ void ask(uint4* to, const TY* from, int count) {
     if constexpr (sizeof(TY) == 2) {
-      ask_eight(to, from, count, wide);
-    } else if (wide) {
+      ask_eight<kWide>(to, from, count);
+    } else if constexpr (kWide) {
       copy_async<16>(to, from, count > 0);
       copy_async<16>(to + 32, from + 4, count > 0);
     } else {
@@ -111,8 +112,9 @@ struct Eight {
       }
     }
   }
-  __device__ __forceinline__ void store(TY* p, int count, bool wide) const {
-    if (wide) {
+  template <bool kWide>
+  __device__ __forceinline__ void store(TY* p, int count) const {
+    if constexpr (kWide) {
       if (count > 0) {
 #pragma unroll
         for (int i = 0; i < kQuads; ++i) {
@@ -174,41 +176,43 @@ struct Ring {
   static constexpr int kPieces = kTiles * 2 + kTokenTiles;  // 16 bytes of each lane
   uint4* lane_ring;  // the warp's, at the lane
   int k, end;        // k of the lane
-  bool wide;
 
-  __device__ __forceinline__ Ring(uint4* of_warp, int begin, int end_of_warp, bool is_wide)
+  __device__ __forceinline__ Ring(uint4* of_warp, int begin, int end_of_warp)
       : lane_ring(of_warp + threadIdx.x % 32),
         k(begin + static_cast<int>(threadIdx.x) % 4 * 8),
-        end(end_of_warp),
-        wide(is_wide) {}
+        end(end_of_warp) {}
 
+  template <bool kWide>
   __device__ __forceinline__ void ask_a(const T* const (&a)[kTiles][2], int step, int stage) {
     const int at = k + step * 32;
 #pragma unroll
     for (int i = 0; i < kTiles * 2; ++i) {
       const T* const row = a[i / 2][i % 2];
-      ask_eight(lane_ring + (stage * kPieces + i) * 32, row + at, row != nullptr ? end - at : 0, wide);
+      ask_eight<kWide>(lane_ring + (stage * kPieces + i) * 32, row + at, row != nullptr ? end - at : 0);
     }
   }
+  template <bool kWide>
   __device__ __forceinline__ void ask_x(const void* const* x, int token_tiles, int step, int stage) {
     const int at = k + step * 32;
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       if (kTokenTiles > 1 && n >= token_tiles) break;
       const T* const row = static_cast<const T*>(x[n * 8 + static_cast<int>(threadIdx.x) % 32 / 4]);
-      ask_eight(lane_ring + (stage * kPieces + kTiles * 2 + n) * 32, row + at, end - at, wide);
+      ask_eight<kWide>(lane_ring + (stage * kPieces + kTiles * 2 + n) * 32, row + at, end - at);
     }
   }
+  template <bool kWide>
   __device__ __forceinline__ void begin(const T* const (&a)[kTiles][2]) {
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) ask_a(a, i, i);
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) ask_a<kWide>(a, i, i);
   }
   /// After begin().
+  template <bool kWide>
   __device__ __forceinline__ void run(float (&acc)[kTokenTiles][kTiles][4], const T* const (&a)[kTiles][2],
                                       const void* const* x, int token_tiles, int steps) {
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) {
-      ask_x(x, token_tiles, i, i);
+      ask_x<kWide>(x, token_tiles, i, i);
       commit_copies();
     }
     int stage = 0;
@@ -217,8 +221,8 @@ struct Ring {
       wait_for_copies<kStages - 2>();
       if (step + kStages - 1 < steps) {
         const int last = stage == 0 ? kStages - 1 : stage - 1;
-        ask_a(a, step + kStages - 1, last);
-        ask_x(x, token_tiles, step + kStages - 1, last);
+        ask_a<kWide>(a, step + kStages - 1, last);
+        ask_x<kWide>(x, token_tiles, step + kStages - 1, last);
       }
       commit_copies();
       const uint4* const from = lane_ring + stage * kPieces * 32;
@@ -237,8 +241,8 @@ struct Ring {
 };
 
 /// 64 columns of B at one rank tile, as operands; zero past the columns and past the rank. To 8 places 32 apart.
-template <class T>
-__device__ __forceinline__ void ask_b(uint2* to, const SliceOfBlock& slice, int column, int out, int rank_tile, bool wide) {
+template <bool kWide, class T>
+__device__ __forceinline__ void ask_b(uint2* to, const SliceOfBlock& slice, int column, int out, int rank_tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int k = rank_tile * 16 + lane % 4 * 4;
   const int first = column + lane / 4 * 8;
@@ -247,7 +251,7 @@ __device__ __forceinline__ void ask_b(uint2* to, const SliceOfBlock& slice, int 
   const int left = out - first, count = slice.rank - k;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    ask_four(to + j * 32, p, j < left ? count : 0, wide);
+    ask_four<kWide>(to + j * 32, p, j < left ? count : 0);
     p += stride;
   }
 }
