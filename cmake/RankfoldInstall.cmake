@@ -15,7 +15,11 @@ install(
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-install(DIRECTORY core/include/rankfold reference/include/rankfold
+set(rankfold_header_folders core/include/rankfold reference/include/rankfold)
+if(TARGET rankfold_cuda)
+  list(APPEND rankfold_header_folders backends/cuda/include/rankfold)
+endif()
+install(DIRECTORY ${rankfold_header_folders}
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(EXPORT rankfoldTargets NAMESPACE rankfold:: DESTINATION "${rankfold_package_dir}")
 
@@ -33,6 +37,12 @@ if(BUILD_SHARED_LIBS)
   set(rankfold_pc_requires "")
 else()
   set(rankfold_pc_requires "tbb, re2")
+endif()
+set(rankfold_pc_libraries "")
+if(TARGET rankfold_cuda AND NOT BUILD_SHARED_LIBS)
+  get_target_property(cudart CUDA::cudart_static IMPORTED_LOCATION)
+  cmake_path(GET cudart PARENT_PATH cudart)
+  set(rankfold_pc_libraries "-L${cudart} -lcudart_static -lrt -ldl")
 endif()
 list(TRANSFORM rankfold_builtin_targets PREPEND "-l" OUTPUT_VARIABLE rankfold_pc_backends)
 list(JOIN rankfold_pc_backends " " rankfold_pc_backends)

@@ -24,6 +24,9 @@ function(rankfold_builtin name option)
     else()
       set(reason "this version of rankfold does not have it; take one that does")
     endif()
+    # A reason may quote what a compiler said.
+    string(REPLACE "\\" "\\\\" reason "${reason}")
+    string(REPLACE "\"" "\\\"" reason "${reason}")
     string(APPEND RANKFOLD_BUILTIN_CALLS
            "  (void)registry.add_missing({\"${name}\", \"${option}\", \"${reason}\"});\n")
   endif()
@@ -45,6 +48,7 @@ add_library(rankfold ${PROJECT_BINARY_DIR}/generated/builtin_backends.cpp)
 add_library(rankfold::rankfold ALIAS rankfold)
 target_link_libraries(rankfold PUBLIC rankfold_core ${rankfold_builtin_targets}
                       PRIVATE $<BUILD_INTERFACE:rankfold_flags>)
-set_target_properties(rankfold PROPERTIES VERSION ${PROJECT_VERSION}
+set_target_properties(rankfold PROPERTIES DEFINE_SYMBOL ""
+                                          VERSION ${PROJECT_VERSION}
                                           SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                                           EXPORT_NAME rankfold)

@@ -5,11 +5,15 @@ set -euo pipefail
 
 trial=$(mktemp -d)
 trap 'rm -rf "$trial"' EXIT
-mkdir -p "$trial"/{core/{include/rankfold,src},reference/src,backends/cuda,tests/{conformance,unit/core},examples/01_x}
+mkdir -p "$trial"/{core/{include/rankfold,src},reference/src,backends/cuda/{src,tests},tests/{conformance,unit/core},examples/01_x}
 cd "$trial"
 : >core/include/rankfold/good.hpp
 : >core/src/inner.hpp
 : >reference/src/kernel.hpp
+: >backends/cuda/tests/helper.hpp
+: >backends/cuda/src/route.hpp
+printf '#include "route.hpp"\n#include "rankfold/good.hpp"\n#include <cuda_runtime.h>\n' >backends/cuda/src/fine.cu
+printf '#include "helper.hpp"\n#include "route.hpp"\n#include <doctest/doctest.h>\n' >backends/cuda/tests/fine.cpp
 printf '#include <vector>\n#include "rankfold/good.hpp"\n' >core/include/rankfold/fine.hpp
 printf '#include "inner.hpp"\n#include <nlohmann/json.hpp>\n' >core/src/fine.cpp
 printf '#include "inner.hpp"\n#include "rankfold/good.hpp"\n' >tests/unit/core/fine.cpp
@@ -31,8 +35,13 @@ bad core/include/rankfold/bad.hpp '#include "inner.hpp"'
 bad core/include/rankfold/bad.hpp 'void f(Eigen::MatrixXf);'
 bad core/src/bad.cpp '#include <tbb/task_arena.h>'
 bad core/src/bad.cpp '#include "kernel.hpp"'
-bad backends/cuda/bad.cpp '#include "kernel.hpp"'
-bad backends/cuda/bad.cpp '#include "../../reference/src/kernel.hpp"'
+bad backends/cuda/src/bad.cpp '#include "kernel.hpp"'
+bad backends/cuda/src/bad.cpp '#include "../../../reference/src/kernel.hpp"'
+bad backends/cuda/src/bad.cu '#include "inner.hpp"'
+bad backends/cuda/src/bad.cuh '#include "helper.hpp"'
+bad backends/cuda/src/bad.cpp '#include <doctest/doctest.h>'
+bad backends/cuda/tests/bad.cpp '#include "inner.hpp"'
+bad reference/src/bad.cpp '#include <cuda_runtime_api.h>'
 bad tests/conformance/bad.cpp '#include "inner.hpp"'
 bad tests/unit/core/bad.cpp '#include "kernel.hpp"'
 bad examples/01_x/bad.cpp '#include "inner.hpp"'

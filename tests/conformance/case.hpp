@@ -40,7 +40,7 @@ class CaseList {
 
   /// A call judged against the oracle, on every stream. Small calls run with every strategy that
   /// the backend accepts, and each that it declines must answer unsupported and leave y alone.
-  void call(std::string name, std::string about, const CallSpec& spec);
+  void call(std::string name, std::string about, const CallSpec& spec, bool slow = false);
   /// Anything else.
   void scenario(std::string name, std::string about, std::function<Outcome(Session&)> run,
                 bool slow = false);
@@ -78,5 +78,6 @@ void add_forward_cases(CaseList& list);
 void add_backward_cases(CaseList& list);
 void add_training_step_cases(CaseList& list);
 void add_training_refusal_cases(CaseList& list);
+void add_sanitize_cases(CaseList& list);
 
 }  // namespace rankfold::conformance

@@ -125,9 +125,9 @@ const char* to_string(Verdict verdict) noexcept {
   return "?";
 }
 
-void CaseList::call(std::string name, std::string about, const CallSpec& spec) {
+void CaseList::call(std::string name, std::string about, const CallSpec& spec, bool slow) {
   Case one;
-  one.info = {std::move(name), std::move(about), work_of(spec) > 4e7};
+  one.info = {std::move(name), std::move(about), slow || work_of(spec) > 4e7};
   one.build = [spec](std::uint64_t seed) { return build(spec, seed); };
   const bool sweep = spec.sweep && work_of(spec) <= 4e7;
   one.run = [spec, sweep](Session& session) {
@@ -171,6 +171,7 @@ const std::vector<Case>& all_cases() {
     add_backward_cases(list);
     add_training_step_cases(list);
     add_training_refusal_cases(list);
+    add_sanitize_cases(list);
     return table;
   }();
   return cases;

@@ -1,6 +1,7 @@
 #include "device_call.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 
@@ -16,6 +17,20 @@
 #endif
 
 namespace rankfold::conformance {
+
+namespace {
+
+// RANKFOLD_TEST_SEPARATE=1: every tensor in an allocation of its own that ends with its last
+// element, so that a checker of memory accesses sees what reads past it.
+bool separate_allocations() {
+  static const bool separate = [] {
+    const char* const value = std::getenv("RANKFOLD_TEST_SEPARATE");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  }();
+  return separate;
+}
+
+}  // namespace
 
 using testing::Grouping;
 using testing::GuardedImage;
@@ -48,12 +63,40 @@ DeviceCall::Index DeviceCall::add_writable(GuardedImage image) {
 
 void* DeviceCall::address(Index piece) const noexcept {
   // As numbers: before prepare() there is no buffer yet, and only the problem is asked for.
-  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(buffer_.data()) +
-                                 pieces_[piece].begin + pieces_[piece].image.offset);
+  const Piece& found = pieces_[piece];
+  const std::uintptr_t begin = found.own.data() != nullptr
+                                   ? reinterpret_cast<std::uintptr_t>(found.own.data())
+                                   : reinterpret_cast<std::uintptr_t>(buffer_.data()) + found.begin;
+  return reinterpret_cast<void*>(begin + found.image.offset);
+}
+
+Status DeviceCall::allocate() {
+  if (!separate_allocations()) {
+    auto buffer = Buffer::create(backend_, used_);
+    if (buffer.ok()) buffer_ = std::move(*buffer);
+    return buffer.status();
+  }
+  for (Piece& piece : pieces_) {
+    auto own = Buffer::create(backend_, piece.own_bytes());
+    if (!own.ok()) return own.status();
+    piece.own = std::move(*own);
+  }
+  return {};
 }
 
 Status DeviceCall::transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host) {
   last_stream_ = stream;
+  if (separate_allocations()) {
+    for (const Piece& piece : pieces_) {
+      std::byte* const there = piece.own.as<std::byte>();
+      std::byte* const here = host.data() + piece.begin;
+      const Status status = kind == CopyKind::host_to_device
+                                ? backend_.copy(there, here, piece.own_bytes(), kind, stream)
+                                : backend_.copy(here, there, piece.own_bytes(), kind, stream);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
   return kind == CopyKind::host_to_device
              ? backend_.copy(buffer_.data(), host.data(), host.size(), kind, stream)
              : backend_.copy(host.data(), buffer_.data(), host.size(), kind, stream);
@@ -68,9 +111,7 @@ Status DeviceCall::prepare(Stream stream, const std::vector<Strategy>& strategie
   workspace_ =
       add(make_raw_image("workspace", static_cast<std::size_t>(static_cast<std::int64_t>(need) +
                                                                call_.workspace_extra)));
-  auto buffer = Buffer::create(backend_, used_);
-  if (!buffer.ok()) return buffer.status();
-  buffer_ = std::move(*buffer);
+  if (Status allocated = allocate(); !allocated.ok()) return allocated;
   write_entries();
   write_gradients();
   return reset(stream);
@@ -162,6 +203,10 @@ CallOutcome DeviceCall::collect(Stream stream) {
   outcome.status = backend_.synchronize(stream);
   if (!outcome.status.ok()) return outcome;
   poison_guards(false);
+  // Guards that stand on the host alone.
+  for (const Piece& piece : pieces_) {
+    std::memcpy(after.data() + piece.begin, piece.image.bytes.data(), piece.image.bytes.size());
+  }
   outcome.status = transfer(stream, CopyKind::device_to_host, after);
   if (outcome.status.ok()) outcome.status = backend_.synchronize(stream);
   if (!outcome.status.ok()) return outcome;
@@ -190,8 +235,11 @@ CallOutcome DeviceCall::collect(Stream stream) {
   if (call_.op == Op::group_tokens && grouped_.token_order != nullptr) {
     const auto read = [&](const std::int32_t* from, std::int64_t count) {
       HostTensor tensor(DType::i32, {count});
-      const auto offset = static_cast<std::size_t>(reinterpret_cast<const std::byte*>(from) -
-                                                   buffer_.as<std::byte>());
+      const Piece& memory = pieces_[grouping_];
+      const auto offset =
+          memory.begin + memory.image.offset +
+          static_cast<std::size_t>(reinterpret_cast<const std::byte*>(from) -
+                                   static_cast<const std::byte*>(address(grouping_)));
       std::memcpy(tensor.bytes.data(), after.data() + offset, tensor.bytes.size());
       return tensor;
     };

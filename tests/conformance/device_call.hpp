@@ -40,8 +40,9 @@ struct CallOutcome {
   std::string damage;  ///< memory that was written where nothing may write
 };
 
-/// One call's memory on the backend. Not movable: arguments point into it. Waits for its stream
-/// when it goes, so the stream must outlive it.
+/// One call's memory on the backend: one buffer with guards, or one for each tensor where the
+/// environment's RANKFOLD_TEST_SEPARATE is 1. Not movable: arguments point into it. Waits for its
+/// stream when it goes, so the stream must outlive it.
 class DeviceCall {
  public:
   DeviceCall(LoraBackend& backend, const testing::HostCall& call);
@@ -63,6 +64,8 @@ class DeviceCall {
   Problem problem();
   /// Arguments of the operation itself (not of a group_tokens before it).
   CallArguments arguments(Stream stream) const;
+  /// Where the call's token_slots stand on the device; null where it has none.
+  std::int32_t* token_slots() const noexcept { return pointer<std::int32_t>(token_slots_); }
   /// Enqueues the call: group_tokens where the addressing asks for it, then the operation.
   Status run(Stream stream, const CallOptions& options);
   /// Synchronises and reads everything back.
@@ -72,6 +75,8 @@ class DeviceCall {
   struct Piece {
     testing::GuardedImage image;
     std::size_t begin = 0;
+    Buffer own = {};  ///< with RANKFOLD_TEST_SEPARATE=1, in place of a part of buffer_
+    std::size_t own_bytes() const noexcept { return image.offset + image.payload_bytes(); }
   };
   using Index = std::size_t;
   static constexpr Index kNone = static_cast<Index>(-1);
@@ -98,6 +103,7 @@ class DeviceCall {
   ConstTensorView input(Index piece, const testing::HostTensor& tensor, std::int64_t rows,
                         std::int64_t stride) const;
   TensorView output(Index piece, const testing::HostTensor& tensor, std::int64_t stride) const;
+  Status allocate();
   std::uint64_t workspace_need(const std::vector<Strategy>& strategies, Status& status);
   Status transfer(Stream stream, CopyKind kind, std::vector<std::byte>& host);
   void poison_guards(bool poison) const noexcept;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <new>
 
+#include "architectures.hpp"
 #include "backend.hpp"
 #include "rankfold/cuda.hpp"
 #include "runtime.hpp"
@@ -28,8 +29,9 @@ Status count_devices(int* count) noexcept {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     (void)cudaGetLastError();
-    return Status(StatusCode::unavailable,
-                  "cuda: no NVIDIA driver is loaded; install one, or set RANKFOLD_BACKEND=reference");
+    return Status(
+        StatusCode::unavailable,
+        "cuda: no NVIDIA driver is loaded; install one, or set RANKFOLD_BACKEND=reference");
   }
   const Version has(driver), needs(CUDART_VERSION);
   if (has.major < needs.major) {
@@ -64,10 +66,19 @@ DeviceTraits traits_of(int device) noexcept {
 }
 
 Status check_device(const DeviceTraits& traits) noexcept {
-  if (traits.major >= kMinMajor) return {};
-  return Status::format(StatusCode::unavailable,
-                        "cuda: device %d has compute capability %d.%d; it should be %d.0 or more",
-                        traits.index, traits.major, traits.minor, kMinMajor);
+  if (traits.major < kMinMajor) {
+    return Status::format(StatusCode::unavailable,
+                          "cuda: device %d has compute capability %d.%d; it should be %d.0 or more",
+                          traits.index, traits.major, traits.minor, kMinMajor);
+  }
+  if (!runs_on(RANKFOLD_CUDA_ARCHITECTURES, traits.major, traits.minor)) {
+    return Status::format(
+        StatusCode::unavailable,
+        "cuda: device %d has compute capability %d.%d, and this build has kernels for %s alone; "
+        "configure with it in -DRANKFOLD_CUDA_ARCHITECTURES",
+        traits.index, traits.major, traits.minor, RANKFOLD_CUDA_ARCHITECTURES);
+  }
+  return {};
 }
 
 void describe(BackendDescription* description) {
@@ -83,7 +94,8 @@ void describe(BackendDescription* description) {
     DeviceDescription& device = description->devices[i];
     device.index = i;
     cudaDeviceProp properties{};
-    if (const Status read = to_status(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    if (const Status read =
+            to_status(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
         !read.ok()) {
       status = read;
       continue;
@@ -100,9 +112,15 @@ void describe(BackendDescription* description) {
     std::snprintf(description->reason, sizeof(description->reason), "%s", status.message());
   }
   const Version runtime(CUDART_VERSION), has(driver);
+  if (driver == 0) {
+    std::snprintf(description->detail, sizeof(description->detail),
+                  "CUDA %d.%d, no driver, kernels for %s", runtime.major, runtime.minor,
+                  RANKFOLD_CUDA_ARCHITECTURES);
+    return;
+  }
   std::snprintf(description->detail, sizeof(description->detail),
-                "CUDA %d.%d, driver for CUDA %d.%d", runtime.major, runtime.minor, has.major,
-                has.minor);
+                "CUDA %d.%d, driver for CUDA %d.%d, kernels for %s", runtime.major, runtime.minor,
+                has.major, has.minor, RANKFOLD_CUDA_ARCHITECTURES);
 }
 
 Status create(std::int32_t device_index, LoraBackend** backend) {

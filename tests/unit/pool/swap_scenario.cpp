@@ -26,11 +26,13 @@ SwapReport run_swap(LoraBackend& backend, std::int64_t num_publishes, unsigned s
   options.x_dtype = DType::f32;
   options.y_dtype = DType::f32;
   auto pool = AdapterPool::create(backend, swap_targets(), options).value();
+  const StreamMode mode =
+      backend.device().type == DeviceType::cpu ? StreamMode::worker : StreamMode::automatic;
   std::vector<OwnedStream> owned;
   std::vector<Stream> streams, uploads;
   for (int i = 0; i < kNumStreams; ++i) {
     for (auto* const list : {&streams, &uploads}) {
-      owned.push_back(OwnedStream::create(backend, StreamMode::worker).value());
+      owned.push_back(OwnedStream::create(backend, mode).value());
       list->push_back(owned.back());
     }
   }

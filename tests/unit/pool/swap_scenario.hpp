@@ -1,4 +1,4 @@
-// Swapping under load, put together: one thread steps, one loads, on any CPU backend.
+// Swapping under load, put together: one thread steps, one loads, on any backend.
 #pragma once
 
 #include <string>

@@ -22,9 +22,22 @@ struct SwapSteps::Batch {
   std::vector<std::int32_t> slots;
   std::vector<SwapVersionPtr> versions;  // of each row; null: none
   std::vector<SwapVersionPtr> pinned;
-  std::vector<float> y[kSwapTargets];
+  // Slots, then y of each target: pinned, and on the device.
+  Buffer image;
+  Buffer memory;
   Buffer workspace, grouping;
   Event done;
+
+  static std::size_t slots_bytes() { return kManyRows * sizeof(std::int32_t); }
+  static std::size_t y_begin(std::int32_t target) {
+    std::size_t begin = slots_bytes();
+    for (std::int32_t t = 0; t < target; ++t) begin += kManyRows * swap_out(t) * sizeof(float);
+    return begin;
+  }
+  static std::size_t bytes() { return y_begin(kSwapTargets); }
+  float* y(const Buffer& where, std::int32_t target) const {
+    return reinterpret_cast<float*>(where.as<std::byte>() + y_begin(target));
+  }
 };
 
 SwapSteps::SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const Stream> streams,
@@ -38,7 +51,12 @@ SwapSteps::SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const St
   std::uint64_t workspace = 0;
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
     tables_[t] = pool.table(t).value();
-    x_[t] = swap_x(t, kManyRows);
+    const std::vector<float> x = swap_x(t, kManyRows);
+    const std::size_t x_bytes = x.size() * sizeof(float);
+    x_[t] = Buffer::create(backend, x_bytes).value();
+    throw_if_error(
+        backend.copy(x_[t].data(), x.data(), x_bytes, CopyKind::host_to_device, streams.front()));
+    throw_if_error(backend.synchronize(streams.front()));
     start_[t] = swap_start(t, kManyRows);
     for (const auto mode : {AddressingMode::tokens, AddressingMode::grouped}) {
       Problem problem;
@@ -56,7 +74,11 @@ SwapSteps::SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const St
     batch->workspace = Buffer::create(backend, workspace).value();
     batch->grouping = Buffer::create(backend, grouping).value();
     batch->done = backend.create_event().value();
-    for (std::int32_t t = 0; t < kSwapTargets; ++t) batch->y[t] = start_[t];
+    batch->image = Buffer::create(backend, Batch::bytes(), MemoryKind::pinned).value();
+    batch->memory = Buffer::create(backend, Batch::bytes()).value();
+    for (std::int32_t t = 0; t < kSwapTargets; ++t) {
+      std::copy(start_[t].begin(), start_[t].end(), batch->y(batch->image, t));
+    }
     batches_.push_back(std::move(batch));
   }
 }
@@ -116,20 +138,27 @@ void SwapSteps::fill(Batch& batch) {
     batch.versions.push_back(has ? batch.pinned[pick] : nullptr);
   }
   batch.mode = random_() % 2 == 0 ? AddressingMode::grouped : AddressingMode::tokens;
+  std::copy(batch.slots.begin(), batch.slots.end(), batch.image.as<std::int32_t>());
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
-    std::memcpy(batch.y[t].data(), start_[t].data(), rows * swap_out(t) * sizeof(float));
+    std::memcpy(batch.y(batch.image, t), start_[t].data(), rows * swap_out(t) * sizeof(float));
   }
 }
 
 Status SwapSteps::enqueue(Batch& batch, Stream stream) {
   const auto rows = static_cast<std::int64_t>(batch.slots.size());
   const Device device = backend_.device();
+  const auto* const token_slots = batch.memory.as<std::int32_t>();
+  if (Status status = backend_.copy(batch.memory.data(), batch.image.data(), Batch::bytes(),
+                                    CopyKind::host_to_device, stream);
+      !status.ok()) {
+    return status;
+  }
   LoraAddressing addressing;
   if (batch.mode == AddressingMode::grouped) {
     GroupTokensArgs args;
     args.num_tokens = rows;
     args.num_slots = tables_[0].shape.num_slots;
-    args.token_slots = batch.slots.data();
+    args.token_slots = token_slots;
     args.memory = batch.grouping.data();
     args.memory_bytes = batch.grouping.bytes();
     args.device = device;
@@ -138,21 +167,22 @@ Status SwapSteps::enqueue(Batch& batch, Stream stream) {
     }
   } else {
     addressing.num_tokens = rows;
-    addressing.token_slots = batch.slots.data();
+    addressing.token_slots = token_slots;
     addressing.device = device;
   }
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
     ApplyLinearArgs args;
-    args.x = const_matrix(x_[t].data(), rows, static_cast<std::int64_t>(swap_in(t)), device);
+    args.x = const_matrix(x_[t].as<float>(), rows, static_cast<std::int64_t>(swap_in(t)), device);
     args.table = tables_[t];
     args.addressing = addressing;
-    args.y = matrix(batch.y[t].data(), rows, static_cast<std::int64_t>(swap_out(t)), device);
+    args.y = matrix(batch.y(batch.memory, t), rows, static_cast<std::int64_t>(swap_out(t)), device);
     if (Status status = apply_linear(backend_, args, batch.workspace.workspace(), stream);
         !status.ok()) {
       return status;
     }
   }
-  return {};
+  return backend_.copy(batch.image.data(), batch.memory.data(), Batch::bytes(),
+                       CopyKind::device_to_host, stream);
 }
 
 void SwapSteps::finish(Batch& batch) {
@@ -170,7 +200,7 @@ void SwapSteps::check_row(const Batch& batch, std::size_t row) {
   ++(version != nullptr ? counts_.rows : counts_.bare_rows);
   bool right = true;
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
-    const float* const y = batch.y[t].data() + row * swap_out(t);
+    const float* const y = batch.y(batch.image, t) + row * swap_out(t);
     const float* const bare = start_[t].data() + row * swap_out(t);
     const bool is_bare = std::memcmp(y, bare, swap_out(t) * sizeof(float)) == 0;
     if (version != nullptr ? version->matches(t, row, y) : is_bare) continue;

@@ -21,7 +21,7 @@ struct SwapStepCounts {
   std::int64_t versions_seen = 0;
 };
 
-/// Steps on a CPU backend's worker streams, in turn.
+/// Steps on streams that run on their own, in turn.
 class SwapSteps {
  public:
   SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const Stream> streams,
@@ -52,7 +52,8 @@ class SwapSteps {
   std::mt19937 random_;
   std::vector<std::unique_ptr<Batch>> batches_;
   AdapterTableView tables_[kSwapTargets];
-  std::vector<float> x_[kSwapTargets], start_[kSwapTargets];
+  Buffer x_[kSwapTargets];
+  std::vector<float> start_[kSwapTargets];
   SwapStepCounts counts_;
 };
 

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# gpu.sh [STEP...]: the cuda backend on this machine's GPU: conformance, its own tests, compute-sanitizer, bench. Each step
+# has a time limit and a log in build/gpu; a table comes last. RANKFOLD_GPU_BUILD names a build folder to use as it is.
+set -uo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+all_steps="conformance graph streams never coverage pool demo swap memcheck racecheck initcheck synccheck bench"
+logs="$root/build/gpu"
+mkdir -p "$logs"
+for step in "$@"; do
+  case " $all_steps " in *" $step "*) ;; *) fail "gpu has no step $step (there are: $all_steps)" ;; esac
+done
+# shellcheck disable=SC2086
+[ $# -gt 0 ] || set -- $all_steps
+
+command -v nvidia-smi >/dev/null || fail "nvidia-smi is missing, so there is no NVIDIA driver; without one there is ./run lane cuda"
+nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader || fail "no GPU answers"
+
+folder=${RANKFOLD_GPU_BUILD:-}
+if [ -z "$folder" ]; then
+  # Kernels for this machine's GPU; Hopper's own instructions are in 90a alone.
+  version=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
+  [ "$version" != 90 ] || version=90a
+  need_packages "$packages_test"
+  configure cuda -DRANKFOLD_CUDA=ON "-DRANKFOLD_CUDA_ARCHITECTURES=${version:-90a}-real" || exit 1
+  build cuda --target rankfold_tool conformance_test backends/cuda/tests/all string_tasks swap_under_load || exit 1
+  folder=build/cuda
+fi
+folder=$(cd "$folder" && pwd) || fail "RANKFOLD_GPU_BUILD names no folder: $folder"
+export RANKFOLD_REQUIRE_BACKEND=cuda
+
+find_program() { # find_program NAME: anywhere in the build
+  find "$folder" -type f -name "$1" -perm -u+x | head -n 1
+}
+
+# run_step NAME SECONDS PROGRAM ARGUMENTS...: one line of the table. PROGRAM is a name in the build.
+table="" num_failed=0 num_skipped=0
+run_step() {
+  local name=$1 limit=$2 program=$3 started status result
+  shift 3
+  case " $steps " in *" $name "*) ;; *) return 0 ;; esac
+  local command=()
+  case "$name" in memcheck | racecheck | initcheck | synccheck)
+    if ! command -v compute-sanitizer >/dev/null; then
+      table+=$(printf '  %-12s %-8s %5s    %s' "$name" skipped - "there is no compute-sanitizer in the PATH")$'\n'
+      num_skipped=$((num_skipped + 1))
+      return 0
+    fi
+    command=(compute-sanitizer --tool "$name" --error-exitcode 9 --print-limit 20)
+    ;;
+  esac
+  local path
+  path=$(find_program "$program")
+  if [ -z "$path" ]; then
+    table+=$(printf '  %-12s %-8s %5s    %s' "$name" FAILED - "$program was not built in $folder")$'\n'
+    num_failed=$((num_failed + 1))
+    return 0
+  fi
+  say "== $name (at most $limit s; build/gpu/$name.log)"
+  started=$(date +%s)
+  timeout --kill-after=10 "$limit" "${command[@]}" "$path" "$@" >"$logs/$name.log" 2>&1
+  status=$?
+  result=passed
+  if [ "$status" -ne 0 ]; then
+    result=FAILED num_failed=$((num_failed + 1))
+    tail -n 20 "$logs/$name.log"
+  fi
+  [ "$status" -ne 124 ] || result="TOO LONG"
+  # The last line that counts something.
+  local fact
+  fact=$(grep -E 'passed|ERROR SUMMARY|RACECHECK SUMMARY|right|test cases:' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
+  table+=$(printf '  %-12s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
+}
+
+steps=$*
+run_step conformance 300 conformance_test cuda
+for name in graph streams never coverage pool; do
+  run_step "$name" 300 "cuda_${name}_test"
+done
+run_step demo 120 string_tasks --backend cuda
+run_step swap 60 swap_under_load --backend cuda --seconds 5
+# Small calls that reach every kernel (the step coverage counts them), each tensor in an allocation of its own.
+export RANKFOLD_TEST_SEPARATE=1
+for name in memcheck racecheck initcheck synccheck; do
+  run_step "$name" 600 conformance_test cuda --filter '^sanitize/'
+done
+unset RANKFOLD_TEST_SEPARATE
+run_step bench 600 rankfold bench --backend cuda --json "$logs/bench.json"
+
+printf '\ngpu\n%s\n' "$table"
+say "$num_failed steps failed, $num_skipped skipped; logs in build/gpu"
+[ "$num_failed" -eq 0 ]

@@ -1,0 +1,129 @@
+// A small set of calls that reaches every kernel of a backend: what tools run that slow a device
+// down a hundred times, like compute-sanitizer (./run gpu; a test of the cuda backend counts what
+// the set reaches).
+#include <string>
+
+#include "case.hpp"
+#include "invariance.hpp"
+
+namespace rankfold::conformance {
+
+using testing::Fill;
+
+namespace {
+
+constexpr Op kOps[] = {
+    Op::shrink,          Op::expand,         Op::apply_linear,      Op::gather_shrink,
+    Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
+    Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
+
+// Beside the other cases they find little: quick runs do without.
+constexpr bool kSlow = true;
+
+struct Regime {
+  const char* name;
+  std::int64_t tokens;
+  AddressingForm form;
+  SlotPattern slots;
+};
+// One row, few rows of several adapters, a batch, and many rows a segment.
+constexpr Regime kRegimes[] = {
+    {"one_row", 1, AddressingForm::uniform, SlotPattern::one},
+    {"few_rows", 9, AddressingForm::tokens, SlotPattern::mixed},
+    {"rows_of_all", 40, AddressingForm::grouped_by_backend, SlotPattern::mixed},
+    {"many_rows", 300, AddressingForm::grouped_by_host, SlotPattern::sorted}};
+
+CallSpec make_spec(Op op, const Regime& regime, std::int32_t rank) {
+  CallSpec spec;
+  spec.op = op;
+  spec.fill = Fill::random;
+  spec.tokens = regime.tokens;
+  spec.slots = regime.slots;
+  spec.in = 128;
+  spec.out = {64, 32};
+  spec.num_slots = 3;
+  spec.ranks = {rank, rank, rank / 2, rank, 3, rank - 1};
+  spec.max_rank = rank;
+  if (testing::is_experts(op)) {
+    spec.mode =
+        regime.form == AddressingForm::grouped_by_host || regime.form == AddressingForm::tokens
+            ? ExpertMode::grouped
+            : ExpertMode::gather;
+    spec.x_rows = op == Op::expand_experts || regime.tokens == 9 ? XRows::own : XRows::token;
+    spec.num_experts = 3;
+    spec.row_weights = true;
+  } else {
+    spec.form = regime.form;
+    spec.uniform_slot = 0;
+  }
+  if (testing::has_ids(op)) spec.out = {96};
+  if (op == Op::backward)
+    spec.outputs = kOutputDx | kOutputDa | kOutputDb | kOutputDbias | kOutputDs;
+  if (op == Op::backward_embedding) spec.outputs = kOutputDa | kOutputDb | kOutputDs;
+  if (op == Op::forward || op == Op::backward) spec.dropout.p = regime.tokens == 9 ? 0.25f : 0.0f;
+  spec.bias = testing::uses_bias(op) && regime.tokens == 9;
+  return spec;
+}
+
+void set_dtypes(CallSpec& spec, DType x, DType weights) {
+  spec.x = spec.y = spec.dx = x;
+  spec.a = spec.b = weights;
+}
+
+std::string name_of_dtypes(DType x, DType weights) {
+  return std::string(to_string(x)) + "_" + to_string(weights);
+}
+
+}  // namespace
+
+void add_sanitize_cases(CaseList& list) {
+  const auto add = [&](CallSpec spec, const std::string& name) {
+    list.call("sanitize/" + name_of(spec.op) + "/" + name, "one of a set that reaches every kernel",
+              spec, kSlow);
+  };
+  for (const Op op : kOps) {
+    // Every pair of dtypes, and y in float32.
+    for (const DType x : kFloats) {
+      for (const DType weights : kFloats) {
+        CallSpec spec = make_spec(op, kRegimes[1], 8);
+        set_dtypes(spec, x, weights);
+        // Odd sizes: nothing is aligned.
+        spec.in = 77;
+        spec.out = testing::has_ids(op) ? std::vector<std::int64_t>{51}
+                                        : std::vector<std::int64_t>{51, 30};
+        add(spec, "odd/" + name_of_dtypes(x, weights));
+        if (x == DType::f32 || !testing::makes_y(op)) continue;
+        spec.y = DType::f32;
+        add(spec, "odd/" + name_of_dtypes(x, weights) + "_y_f32");
+      }
+    }
+    // What fast strategies are for: aligned sizes, 16-bit activations.
+    for (const Regime& regime : kRegimes) {
+      for (const DType x : {DType::bf16, DType::f16}) {
+        for (const DType weights : {x, DType::f32}) {
+          for (const std::int32_t rank : {8, 16, 32, 64, 128}) {
+            if (rank != 16 && rank != 64 && (x != DType::bf16 || weights != x)) continue;
+            CallSpec spec = make_spec(op, regime, rank);
+            set_dtypes(spec, x, weights);
+            add(spec,
+                std::string(regime.name) + "/" + name_of_dtypes(x, weights) + "_r" + number(rank));
+          }
+        }
+      }
+    }
+    CallSpec spec = make_spec(op, kRegimes[2], 16);
+    spec.fill = Fill::exact;
+    list.scenario(
+        "sanitize/" + name_of(op) + "/configurations", "every configuration of every strategy",
+        [spec](Session& session) { return check_configurations(session, spec); }, kSlow);
+  }
+  CallSpec grouping;
+  grouping.op = Op::group_tokens;
+  for (const std::int64_t tokens : {1, 300, 3000}) {
+    grouping.tokens = tokens;
+    grouping.num_slots = 17;
+    add(grouping, "T" + number(tokens));
+  }
+}
+
+}  // namespace rankfold::conformance
