@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/backward_tensor.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/general.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -17,18 +18,15 @@ bool keeps_h(const Problem& problem) noexcept {
   switch (problem.op) {
     case Op::apply_linear:
     case Op::apply_embedding:
-    case Op::apply_experts:
       return true;
+    case Op::apply_experts:
+      return problem.options.strategy == Strategy::general || why_not_fused_experts(problem) != nullptr;
     case Op::backward:
     case Op::backward_embedding:
       return (problem.outputs & kRecomputesH) != 0;
     default:
       return false;
   }
-}
-
-bool routes_experts(Op op) noexcept {
-  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ struct WorkspacePlan {
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept;
 
+inline bool routes_experts(Op op) noexcept {
+  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
+}
 inline bool is_backward(Op op) noexcept { return op == Op::backward || op == Op::backward_embedding; }
 
 }  // namespace cuda

@@ -3,6 +3,7 @@
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
+#include "kernels/experts.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -13,6 +14,23 @@ namespace {
 constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,      Op::gather_shrink,
                        Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
                        Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
+
+// Of the operations of experts, for automatic, experts_gathered and experts_sorted.
+Result<Strategy> choose_experts(const Problem& problem) noexcept {
+  const Strategy asked = problem.options.strategy;
+  const Strategy fused =
+      problem.expert_mode == ExpertMode::gather ? Strategy::experts_gathered : Strategy::experts_sorted;
+  const char* const reason = why_not_fused_experts(problem);
+  if (asked == Strategy::automatic) return reason == nullptr ? fused : Strategy::general;
+  if (asked != fused) {
+    return Status::format(StatusCode::unsupported, "%s: strategy is %s; in mode %s it should be %s",
+                          to_string(problem.op), to_string(asked),
+                          fused == Strategy::experts_gathered ? "gather" : "grouped", to_string(fused));
+  }
+  if (reason == nullptr) return fused;
+  return Status::format(StatusCode::unsupported, "%s: strategy is %s; for it %s", to_string(problem.op),
+                        to_string(asked), reason);
+}
 
 }  // namespace
 
@@ -25,6 +43,8 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
       "compute capability 9.x; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+  add(Op::apply_experts, Strategy::experts_gathered, "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
+  add(Op::apply_experts, Strategy::experts_sorted, "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -53,6 +73,11 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                             "max_rank from 1 to %d (it is %d) and no dropout",
                             traits_.major, traits_.minor, kTileMaxRank, problem.shape.max_rank);
     }
+  }
+  const bool of_experts = options.strategy == Strategy::experts_gathered || options.strategy == Strategy::experts_sorted;
+  if ((problem.op == Op::apply_experts && options.strategy == Strategy::automatic) ||
+      (routes_experts(problem.op) && of_experts)) {
+    return choose_experts(problem);
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
     return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
