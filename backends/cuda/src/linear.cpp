@@ -34,7 +34,7 @@ bool decode_takes(const Problem& problem) noexcept {
 }
 
 bool prefill_takes(const Problem& problem, const DeviceTraits& traits) noexcept {
-  if (problem.options.batch_invariant == BatchInvariant::on || traits.major != 9) return false;
+  if (problem.options.batch_invariant == BatchInvariant::on || !traits.hopper_code) return false;
   if (problem.op != Op::apply_linear && problem.op != Op::forward) return false;
   if (problem.shape.max_rank < 1 || problem.dropout_p > 0.0f) return false;
   return prefill_supports(prefill_device(traits), problem.shape, problem.x_dtype, problem.y_dtype);
@@ -62,7 +62,7 @@ int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTr
 }  // namespace
 
 PrefillDevice prefill_device(const DeviceTraits& traits) noexcept {
-  return {traits.num_sms, traits.shared_bytes, traits.major == 9};
+  return {traits.num_sms, traits.shared_bytes, traits.hopper_code};
 }
 
 bool is_linear_op(Op op) noexcept {
@@ -118,7 +118,7 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
     case Strategy::tensor_core:
       if (!many_takes) {
         return decline(problem,
-                       "compute capability 9.x, apply_linear or forward without dropout, x, A and B of one dtype "
+                       "compute capability 9.0 and a build for 90a, apply_linear or forward without dropout, x, A and B of one dtype "
                        "(f16 or bf16), batch_invariant off, and at most 1024 slots for tokens");
       }
       break;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/backward_tensor.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/general.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -29,18 +30,15 @@ bool keeps_h(const Problem& problem) noexcept {
     case Op::forward:
     case Op::apply_linear:
     case Op::apply_embedding:
-    case Op::apply_experts:
       return true;
+    case Op::apply_experts:
+      return problem.options.strategy == Strategy::general || why_not_fused_experts(problem) != nullptr;
     case Op::backward:
     case Op::backward_embedding:
       return (problem.outputs & kRecomputesH) != 0;
     default:
       return false;
   }
-}
-
-bool routes_experts(Op op) noexcept {
-  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
 }
 
 }  // namespace
@@ -83,7 +81,7 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     return offset;
   };
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  const bool grouped = !routes_experts(problem.op) && problem.addressing == AddressingMode::grouped;
+  const bool grouped = is_backward(problem.op) && problem.addressing == AddressingMode::grouped;
   plan.row_slots = take(grouped ? rows : 0, 1);
   if (is_linear(problem.op) && problem.addressing == AddressingMode::tokens) {
     plan.segments = take(rows, 1);

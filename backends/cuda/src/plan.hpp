@@ -37,6 +37,9 @@ int pinned_splits(std::int64_t in, std::int64_t columns) noexcept;
 /// The most splits whose h fits partial_floats, at most `wanted`.
 int fitting_splits(std::int64_t rows, std::int64_t columns, std::int64_t wanted) noexcept;
 
+inline bool routes_experts(Op op) noexcept {
+  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
+}
 inline bool is_backward(Op op) noexcept { return op == Op::backward || op == Op::backward_embedding; }
 
 }  // namespace cuda

@@ -1,10 +1,10 @@
 // Which strategy computes a problem.
 #include <cinttypes>
-#include <cstring>
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
 #include "linear.hpp"
+#include "kernels/experts.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -16,9 +16,21 @@ constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,
                        Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
                        Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
 
-// Kernels of Hopper's own instructions are empty in code for anything else.
-bool runs_hopper_code(const DeviceTraits& traits) noexcept {
-  return traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+// Of the operations of experts, for automatic, experts_gathered and experts_sorted.
+Result<Strategy> choose_experts(const Problem& problem) noexcept {
+  const Strategy asked = problem.options.strategy;
+  const Strategy fused =
+      problem.expert_mode == ExpertMode::gather ? Strategy::experts_gathered : Strategy::experts_sorted;
+  const char* const reason = why_not_fused_experts(problem);
+  if (asked == Strategy::automatic) return reason == nullptr ? fused : Strategy::general;
+  if (asked != fused) {
+    return Status::format(StatusCode::unsupported, "%s: strategy is %s; in mode %s it should be %s",
+                          to_string(problem.op), to_string(asked),
+                          fused == Strategy::experts_gathered ? "gather" : "grouped", to_string(fused));
+  }
+  if (reason == nullptr) return fused;
+  return Status::format(StatusCode::unsupported, "%s: strategy is %s; for it %s", to_string(problem.op),
+                        to_string(asked), reason);
 }
 
 }  // namespace
@@ -42,6 +54,8 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
           "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
     }
   }
+  add(Op::apply_experts, Strategy::experts_gathered, "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
+  add(Op::apply_experts, Strategy::experts_sorted, "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -59,14 +73,15 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                           to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
-    const bool fits = runs_hopper_code(traits_) && tile_backward(problem).fits;
+    const bool fits = traits_.hopper_code && tile_backward(problem).fits;
     if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
       return Strategy::tensor_core;
     }
     if (options.strategy == Strategy::tensor_core) {
       return Status::format(StatusCode::unsupported,
                             "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
-                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
+                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or "
+                            "bf16; batch_invariant: bf16), "
                             "max_rank from 1 to %d (it is %d) and no dropout",
                             traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
     }
@@ -75,6 +90,11 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
     Result<LinearPlan> plan = plan_linear(problem, traits_);
     if (!plan.ok()) return plan.status();
     return plan.value().strategy;
+  }
+  const bool of_experts = options.strategy == Strategy::experts_gathered || options.strategy == Strategy::experts_sorted;
+  if ((problem.op == Op::apply_experts && options.strategy == Strategy::automatic) ||
+      (routes_experts(problem.op) && of_experts)) {
+    return choose_experts(problem);
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
     return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
