@@ -15,6 +15,7 @@ rule_of() {
     backends/cuda/*) roots="core/include backends/cuda/include backends/cuda/src" external='^(cuda|cub/|cooperative_groups|mma\.h|nv)' ;;
     backends/kokkos/*) roots="core/include backends/kokkos backends/kokkos/include" external='^Kokkos_' ;;
     tests/unit/reference/*) roots="core/include reference/include core/src reference/src tests tests/support tests/conformance" external='^(doctest|tbb|oneapi)/' ;;
+    tests/unit/bench/*) roots="core/include tools tests tests/support" external='^(doctest|nlohmann|fmt)/' ;;
     tests/unit/*) roots="core/include reference/include core/src tests tests/support tests/conformance" external='^((doctest|nlohmann)/|immintrin\.h$)' ;;
     tests/golden/*) roots="core/include reference/include tests tests/support examples/01_string_tasks" external='^(doctest|nlohmann)/' ;;
     tests/train_adapter/*) roots="core/include tests tests/support examples/01_string_tasks examples/02_train_adapter" external='^doctest/' ;;
@@ -23,6 +24,7 @@ rule_of() {
     tests/install/*) roots="core/include reference/include backends/cuda/include" external='^$' ;;
     tests/*) roots="core/include reference/include tests tests/support tests/conformance" external='^(doctest|nlohmann|fmt|sanitizer)/' ;;
     tools/bench/host_matrix_rate.cpp) roots="core/include tools" external='^Eigen/' ;;
+    tools/bench/cuda_*) roots="core/include tools" external='^(fmt/|cuda|cublas_v2\.h)' ;;
     tools/*) roots="core/include reference/include tools tests tests/support tests/conformance" external='^(CLI|nlohmann|fmt)/' ;;
     bench/*) roots="core/include reference/include bench tests tests/support tests/conformance" external='^(Eigen|benchmark|CLI|nlohmann|fmt)/' ;;
     examples/02_train_adapter/*) roots="core/include examples/02_train_adapter examples/01_string_tasks" external='^(Eigen|CLI)/' ;;

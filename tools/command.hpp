@@ -55,9 +55,15 @@ int run_check(const CheckOptions& options, Output& out);
 struct BenchOptions {
   std::string backend;
   std::string workloads;  ///< empty: the file that is installed with the command
+  std::string peers;      ///< empty: the file that is installed with the command, beside a GPU
   std::string filter;
   std::string json;  ///< file, "-" for stdout, empty for none
   bool sweep = false;
+  bool off_grid = false;
+  bool checks = false;
+  std::vector<std::string> from;  ///< results to render; nothing is measured
+  std::string markdown;
+  std::string figures;  ///< a directory
 };
 int run_bench(const BenchOptions& options, Output& out);
 

@@ -106,30 +106,58 @@ std::function<int(Output&)> add_bench(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("bench", "Time the operations beside what this machine can reach");
   command->add_option("--backend", options->backend, kBackendHelp);
+  CLI::Option* workloads =
+      command
+          ->add_option("--workloads", options->workloads,
+                       "The points to time (default: share/rankfold/workloads.json beside the "
+                       "command's own folder, else bench/workloads.json here)")
+          ->type_name("FILE");
   command
-      ->add_option("--workloads", options->workloads,
-                   "The points to time (default: share/rankfold/workloads.json beside the "
-                   "command's own folder, else bench/workloads.json here)")
+      ->add_option("--peers", options->peers,
+                   "What other systems took, to stand beside a GPU's times (default: "
+                   "share/rankfold/peers-h200.json or bench/peers-h200.json)")
       ->type_name("FILE");
   command->add_option("--filter", options->filter, "Only points whose name the REGEX is found in")
       ->type_name("REGEX");
   command->add_flag("--sweep", options->sweep,
                     "Time every strategy and configuration of the backend at each point");
+  command
+      ->add_flag(
+          "--off-grid", options->off_grid,
+          "60 points of odd sizes, ranks and dtypes instead of a file's, with limits of their own")
+      ->excludes(workloads);
+  command->add_flag("--checks", options->checks,
+                    "Also, on a GPU: grouping of many rows, a table far wider than its adapters, a "
+                    "batch without adapters");
   command->add_option("--json", options->json, "Also write the results as JSON; - is stdout")
       ->type_name("OUT");
+  command->add_option("--markdown", options->markdown, "Also write the results as tables")
+      ->type_name("OUT");
+  command->add_option("--figures", options->figures, "Also draw the results, an SVG file a group")
+      ->type_name("DIR");
+  command
+      ->add_option("--from", options->from,
+                   "Measure nothing: --markdown and --figures of results that --json wrote")
+      ->type_name("JSON");
   command->footer(
       "Weights are cold, as in a model: copies that together exceed the last-level cache are\n"
-      "used in turn. Each point is compared with a float64 result before it is timed. Columns:\n"
+      "used in turn; on a CUDA device inside one graph. Each point is compared with a float64\n"
+      "result before it is timed. Columns:\n"
       "  time    median, 10th and 90th percentile of one call\n"
+      "  floor   a plain elementwise pass over as many cold bytes, in this run\n"
       "  bound   the bytes that must move at the best bandwidth measured in this run, or the\n"
       "          multiplications at the measured rate, whichever takes longer\n"
-      "  floor   a plain elementwise pass over the same cold bytes, in this run\n"
+      "  goal    on a GPU: 1.15 floor + 2.5 us; off the grid the limit 1.6 floor + 4 us\n"
+      "  peer    on a GPU: the best of other systems on their machine, over their floor there;\n"
+      "          ahead: less time and a lower ratio\n"
       "  group   group_tokens, once a step and not part of the time\n"
-      "All points that come with the command take long, over ten minutes on two cores; --filter\n"
-      "picks some.\n\n"
+      "  host    what a call takes the caller, outside any graph\n"
+      "All points that come with the command take minutes on a GPU and well over ten minutes on\n"
+      "two cores; --filter picks some.\n\n"
       "Examples:\n"
       "  rankfold bench --filter 'decode/l8-qkv'\n"
-      "  rankfold bench --backend reference --json results.json\n");
+      "  rankfold bench --backend cuda --checks --json grid.json\n"
+      "  rankfold bench --from grid.json --markdown grid.md --figures figures\n");
   return [options](Output& out) { return run_bench(*options, out); };
 }
 

@@ -1,21 +1,18 @@
 // rankfold bench: which points are run, and where the results go.
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "command.hpp"
+#include "extra_checks.hpp"
 #include "name_filter.hpp"
+#include "off_grid.hpp"
 #include "rankfold/memory.hpp"
-#include "rankfold/operations.hpp"
+#include "render.hpp"
 #include "report.hpp"
-#include "serve_point.hpp"
 
 namespace rankfold::tools {
 namespace {
-
-struct Close {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
 
 std::vector<Workload> select(const Workloads& workloads, const std::string& filter) {
   const auto names = conformance::NameFilter::compile(filter);
@@ -32,87 +29,121 @@ std::vector<Workload> select(const Workloads& workloads, const std::string& filt
   return selected;
 }
 
-// Points that this command does not time, with what the backend says of their operation.
-PointResult skip(const LoraBackend& backend, const Workload& point, DType dtype) {
-  PointResult result;
-  result.name = point.name;
-  result.kind = point.kind == Workload::Kind::moe ? "moe" : "train";
-  result.min_bytes = point.min_bytes;
-  result.flops = point.flops;
-  const Problem problem = problem_of(point, dtype);
-  const Result<Strategy> strategy = supports(backend, problem);
-  result.reason = strategy.ok()
-                      ? fmt::format("{} is in this backend; bench times serve points alone",
-                                    to_string(problem.op))
-                      : describe(strategy.status());
-  return result;
+// Peers were measured on a GPU; beside a CPU they say nothing.
+std::optional<Peers> choose_peers(const BenchOptions& options, const LoraBackend& backend) {
+  if (!options.peers.empty()) return read_peers(options.peers);
+  if (backend.device().type == DeviceType::cpu) return std::nullopt;
+  const std::string path = find_shared_file("peers-h200.json");
+  if (path.empty()) return std::nullopt;
+  return read_peers(path);
 }
 
-PointResult run_point(LoraBackend& backend, const Workloads& workloads, const Workload& point,
-                      const MachineLimits& limits, const Yardsticks& yardsticks, bool sweep) {
-  if (point.kind != Workload::Kind::serve) return skip(backend, point, workloads.dtype);
-  return run_serve_point(backend, workloads, point, limits, yardsticks, sweep);
+// Where the device's own rate could not be measured, that of the peers' machine stands in.
+void complete(Yardsticks& yardsticks, const std::optional<Peers>& peers) {
+  if (yardsticks.matrix_flops_per_second.has_value() || !peers.has_value()) return;
+  yardsticks.matrix_flops_per_second = peers->matrix_flops_per_second;
+  yardsticks.matrix_source = fmt::format("of the peers' {}, not measured here: {}", peers->device,
+                                         yardsticks.matrix_source);
 }
 
-int count(const std::vector<PointResult>& results, PointResult::Outcome outcome) {
-  return static_cast<int>(std::count_if(results.begin(), results.end(), [&](const auto& result) {
-    return result.outcome == outcome;
-  }));
-}
-
-// Before anything is timed: a result that cannot be written is lost after minutes.
-std::unique_ptr<std::FILE, Close> open_json(const std::string& path) {
-  if (path.empty() || path == "-") return nullptr;
-  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "wb"));
-  if (!file) {
-    throw CommandError(kExitUsage,
-                       fmt::format("--json: {} cannot be written: {}", path, std::strerror(errno)));
+void write_json(const Json& document, std::FILE* file, Output& out) {
+  if (file == nullptr) return out.write_json(document);
+  Output file_out(file);
+  file_out.write_json(document);
+  if (file_out.finish(kExitOk) != kExitOk) {
+    throw CommandError(kExitFailure, "--json: the results could not be written");
   }
-  return file;
 }
 
-Yardsticks measure(LoraBackend& backend, const MachineLimits& limits) {
-  Result<OwnedStream> stream = OwnedStream::create(backend);
-  if (!stream.ok()) throw CommandError(kExitUsage, describe(stream.status()));
-  return measure_yardsticks(backend, *stream, limits);
+Json checks_json(const std::vector<ExtraCheck>& checks) {
+  Json lines = Json::array();
+  for (const ExtraCheck& check : checks) {
+    Json line = {{"name", check.name},
+                 {"what", check.what},
+                 {"value", check.value},
+                 {"limit", check.limit},
+                 {"met", check.met()}};
+    if (!check.failure.empty()) line["failure"] = check.failure;
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
-}  // namespace
+void print_checks(const std::vector<ExtraCheck>& checks, Output& out) {
+  if (checks.empty()) return out.write("\nno checks: they are for devices with graphs\n");
+  out.write("\n");
+  for (const ExtraCheck& check : checks) {
+    out.print("{:<44}{:>9.2f} of at most {:<6g}{:<5}{}\n", check.name, check.value, check.limit,
+              check.met() ? "yes" : "NO",
+              printable(check.failure.empty() ? check.what : check.failure));
+  }
+}
 
-int run_bench(const BenchOptions& options, Output& out) {
-  using Outcome = PointResult::Outcome;
-  const Workloads workloads =
-      read_workloads(options.workloads.empty() ? default_workloads_path() : options.workloads);
+Workloads choose_workloads(const BenchOptions& options) {
+  if (!options.off_grid) {
+    return read_workloads(options.workloads.empty() ? default_workloads_path() : options.workloads);
+  }
+  return {fmt::format("{} points off the grid", kNumOffGrid), off_grid_points()};
+}
+
+// Everything that goes to files and stdout beside the table.
+struct Sinks {
+  File json;
+  File markdown;
+};
+
+int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
+  const Workloads workloads = choose_workloads(options);
   const std::vector<Workload> points = select(workloads, options.filter);
-  const std::unique_ptr<std::FILE, Close> json_file = open_json(options.json);
   LoraBackend& backend = select_backend(options.backend);
   // With JSON on stdout the table goes where a reader still sees it.
   Output error_out(stderr);
   Output& lines = options.json == "-" ? error_out : out;
 
-  const MachineLimits limits = machine_limits(backend);
-  const Yardsticks yardsticks = measure(backend, limits);
-  print_head(backend, workloads, limits, yardsticks, lines);
+  Result<OwnedStream> stream = OwnedStream::create(backend);
+  if (!stream.ok()) throw CommandError(kExitUsage, describe(stream.status()));
+  const std::optional<Peers> peers = choose_peers(options, backend);
+  const std::unique_ptr<DeviceTimer> timer = make_device_timer(backend, *stream);
+  Patterns patterns(backend);
+  Bench bench{backend, *stream, *timer, patterns, machine_limits(backend, timer->cache_bytes()),
+              {}};
+  bench.yardsticks = timer->yardsticks(bench.limits);
+  complete(bench.yardsticks, peers);
+  const Peers* const shown = peers.has_value() && !options.off_grid ? &*peers : nullptr;
+  const RunInfo info{workloads.path, shown, options.off_grid, timer->versions()};
+  print_head(bench, info, lines);
   std::vector<PointResult> results;
   for (const Workload& point : points) {
-    results.push_back(run_point(backend, workloads, point, limits, yardsticks, options.sweep));
-    print_point(results.back(), lines);
-    if (lines.closed() && !json_file) return kExitFailure;  // nobody waits for the rest
+    results.push_back(run_point(bench, point, options.sweep));
+    print_point(results.back(), bench, info, lines);
+    if (lines.closed() && !sinks.json) return kExitFailure;  // nobody waits for the rest
   }
-  const int failed = count(results, Outcome::failed);
-  lines.print("\n{} timed, {} failed, {} skipped\n", count(results, Outcome::timed), failed,
-              count(results, Outcome::skipped));
-  if (!options.json.empty()) {
-    const Json document = bench_json(backend, workloads, limits, yardsticks, results);
-    if (json_file) {
-      Output file_out(json_file.get());
-      file_out.write_json(document);
-      if (file_out.finish(kExitOk) != kExitOk) return kExitFailure;
-    } else {
-      out.write_json(document);
-    }
+  print_summary(results, bench, info, lines);
+  Json document = bench_json(bench, info, results);
+  if (options.checks) {
+    const std::vector<ExtraCheck> checks = run_extra_checks(bench);
+    print_checks(checks, lines);
+    document["checks"] = checks_json(checks);
   }
-  return failed == 0 ? kExitOk : kExitFailure;
+  if (!options.json.empty()) write_json(document, sinks.json.get(), out);
+  if (sinks.markdown) write_markdown({document}, sinks.markdown.get());
+  if (!options.figures.empty()) write_figures({document}, options.figures);
+  const bool failed = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
+    return result.outcome == PointResult::Outcome::failed;
+  });
+  return failed ? kExitFailure : kExitOk;
+}
+
+}  // namespace
+
+int run_bench(const BenchOptions& options, Output& out) {
+  const Sinks sinks{open_output("--json", options.json),
+                    open_output("--markdown", options.markdown)};
+  if (options.from.empty()) return measure(options, sinks, out);
+  const std::vector<Json> documents = read_results(options.from);
+  if (sinks.markdown) write_markdown(documents, sinks.markdown.get());
+  if (!options.figures.empty()) write_figures(documents, options.figures);
+  return kExitOk;
 }
 
 }  // namespace rankfold::tools

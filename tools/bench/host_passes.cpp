@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <thread>
 
 namespace rankfold::tools {
@@ -42,14 +41,6 @@ void rewrite_bytes(std::byte* data, std::size_t bytes) {
   }
 }
 
-void on_all_threads(const std::function<void(int, int)>& work) {
-  const int count = host_threads();
-  std::vector<std::thread> others;
-  for (int i = 1; i < count; ++i) others.emplace_back(work, i, count);
-  work(0, count);
-  for (std::thread& other : others) other.join();
-}
-
 // Thread `index`'s part of a range, in whole steps.
 struct Part {
   std::size_t begin;
@@ -67,6 +58,14 @@ Part part_of(std::size_t bytes, int index, int count) {
 }  // namespace
 
 int host_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+void on_all_threads(const std::function<void(int, int)>& work) {
+  const int count = host_threads();
+  std::vector<std::thread> others;
+  for (int i = 1; i < count; ++i) others.emplace_back(work, i, count);
+  work(0, count);
+  for (std::thread& other : others) other.join();
+}
 
 void elementwise_pass(const std::vector<MemoryRange>& ranges) {
   on_all_threads([&](int index, int count) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace rankfold::tools {
@@ -15,6 +16,8 @@ struct MemoryRange {
 
 /// Threads that the passes use.
 int host_threads();
+/// Runs work(index, count) on every thread of the machine, index 0 on the caller's.
+void on_all_threads(const std::function<void(int, int)>& work);
 /// Reads every range, and reads and writes back (unchanged) those that are `written`.
 void elementwise_pass(const std::vector<MemoryRange>& ranges);
 void copy_pass(void* destination, const void* source, std::size_t bytes);

@@ -57,13 +57,13 @@ std::int64_t device_memory(const LoraBackend& backend) {
 
 }  // namespace
 
-MachineLimits machine_limits(const LoraBackend& backend) {
+MachineLimits machine_limits(const LoraBackend& backend, std::int64_t device_cache_bytes) {
   MachineLimits limits;
   const bool host = backend.device().type == DeviceType::cpu;
-  if (host) limits.cache_bytes = last_level_cache();
+  limits.cache_bytes = host ? last_level_cache() : device_cache_bytes;
   limits.memory_bytes = (host ? available_memory() : device_memory(backend)) / 2;
-  // Twice the cache: copies used in turn have left it long before they come round again.
-  limits.cold_bytes = std::max(kLeastColdBytes, 2 * limits.cache_bytes);
+  // Copies used in turn have left the cache long before they come round again.
+  limits.cold_bytes = std::max(kLeastColdBytes, (host ? 2 : 3) * limits.cache_bytes);
   limits.cold_bytes = std::min(limits.cold_bytes, limits.memory_bytes / 2);
   return limits;
 }

@@ -13,8 +13,8 @@ struct MachineLimits {
   std::int64_t cold_bytes = 0;    ///< what the copies of a point together should touch
 };
 
-/// Of the backend's device. On a CPU by what the system says; elsewhere by the registry's
-/// description and the convention of at least 192 MiB touched.
-MachineLimits machine_limits(const LoraBackend& backend);
+/// Of the backend's device. On a CPU by what the system says; elsewhere memory by the registry's
+/// description, and `device_cache_bytes` (0: not known). At least 192 MiB are cold.
+MachineLimits machine_limits(const LoraBackend& backend, std::int64_t device_cache_bytes);
 
 }  // namespace rankfold::tools

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+
+#include "arithmetic.hpp"
 
 namespace rankfold::tools {
 namespace {
@@ -14,19 +15,16 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+}  // namespace
+
 Timing summarize(std::vector<double> seconds, int units) {
   std::sort(seconds.begin(), seconds.end());
-  const auto at = [&](double part) {
-    const double index = part * static_cast<double>(seconds.size() - 1);
-    return seconds[static_cast<std::size_t>(std::lround(index))] / units;
-  };
+  const auto at = [&](double part) { return percentile(seconds, part) / units; };
   return {at(0.5), at(0.1), at(0.9), static_cast<int>(seconds.size())};
 }
 
-}  // namespace
-
-std::vector<Timing> time_in_turn(int units, const std::vector<std::function<void()>>& replays,
-                                 const Effort& effort) {
+std::vector<std::vector<double>> run_in_turn(const std::vector<std::function<void()>>& replays,
+                                             const Effort& effort) {
   for (const auto& replay : replays) replay();
   std::vector<std::vector<double>> seconds(replays.size());
   double total = 0;
@@ -40,16 +38,11 @@ std::vector<Timing> time_in_turn(int units, const std::vector<std::function<void
       total += seconds[i].back();
     }
   }
-  std::vector<Timing> timings;
-  timings.reserve(seconds.size());
-  for (std::vector<double>& samples : seconds) {
-    timings.push_back(summarize(std::move(samples), units));
-  }
-  return timings;
+  return seconds;
 }
 
 Timing time_replays(int units, const std::function<void()>& replay, const Effort& effort) {
-  return time_in_turn(units, {replay}, effort).front();
+  return summarize(run_in_turn({replay}, effort).front(), units);
 }
 
 }  // namespace rankfold::tools

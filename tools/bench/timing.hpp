@@ -21,10 +21,13 @@ struct Effort {
   double seconds = 2.0;
 };
 
-/// Runs each of `replays`, each the same `units` units of work, once to warm up and then in turn,
-/// so that what disturbs the machine disturbs all of them. One Timing each, in order.
-std::vector<Timing> time_in_turn(int units, const std::vector<std::function<void()>>& replays,
-                                 const Effort& effort = {});
+/// Seconds of whole replays, each of `units` units of work.
+Timing summarize(std::vector<double> seconds, int units);
+
+/// Runs each of `replays` once to warm up and then in turn, so that what disturbs the machine
+/// disturbs all of them. Seconds of each run by the host's clock, a list a replay.
+std::vector<std::vector<double>> run_in_turn(const std::vector<std::function<void()>>& replays,
+                                             const Effort& effort = {});
 
 /// The same for one.
 Timing time_replays(int units, const std::function<void()>& replay, const Effort& effort = {});

@@ -22,12 +22,20 @@ inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) noexcept {
               static_cast<unsigned>(std::clamp<std::int64_t>(y, 1, kMaxGridY)));
 }
 
+/// overlaps: the kernel may begin while the one before still runs, and waits for it itself (wait_for_previous);
+/// for the second launch of an operation alone. Older devices run it afterwards.
 template <class Params>
-Status launch(void (*kernel)(Params), dim3 grid, int threads, cudaStream_t stream, const Params& params) {
+Status launch(void (*kernel)(Params), dim3 grid, int threads, cudaStream_t stream, const Params& params,
+              bool overlaps = false) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps ? 1 : 0;
   return to_status(cudaLaunchKernelEx(&config, kernel, params), "cudaLaunchKernelEx");
 }
 

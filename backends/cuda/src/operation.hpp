@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend.hpp"
+#include "kernels/backward_tensor.hpp"
 #include "kernels/general.hpp"
 #include "plan.hpp"
 #include "rankfold/problem.hpp"
@@ -23,6 +24,10 @@ class Parts {
   Hidden ds() const noexcept { return {at<float>(plan_.ds), columns_, 0}; }
   std::int32_t* order() const noexcept { return at<std::int32_t>(plan_.order); }
   std::int32_t* ends() const noexcept { return at<std::int32_t>(plan_.ends); }
+  BackwardPartials backward_partials() const noexcept {
+    return {at<float>(plan_.ds_partials), at<float>(plan_.db_partials), at<float>(plan_.da_partials),
+            at<float>(plan_.whole_ds),    at<float>(plan_.packed_h),    at<float>(plan_.dbias_partials)};
+  }
   std::int32_t* counts() const noexcept { return at<std::int32_t>(plan_.counts); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "kernels/backward_tensor.hpp"
 #include "kernels/general.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -61,6 +62,18 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     plan.order = take(rows, 1);
     plan.ends = take(shape.num_slots, 1);
     plan.counts = take(shape.num_slots, (rows + kSortTile - 1) / kSortTile);
+  }
+  if (const BackwardTiling tiling = tile_backward(problem); tiling.fits) {
+    const bool makes_ds = (problem.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0;
+    plan.ds_partials = take(makes_ds ? tiling.dy_blocks * rows : 0, tiling.ranks);
+    plan.db_partials =
+        take((problem.outputs & kOutputDb) != 0 ? tiling.dy_partials * total_out(shape) : 0, tiling.ranks);
+    plan.da_partials =
+        take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0, (shape.in + 3) / 4 * 4);
+    plan.whole_ds = take(makes_ds ? rows : 0, whole_ds_stride(shape));
+    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0, shape.num_slices * ((shape.max_rank + 3) / 4 * 4));
+    plan.dbias_partials =
+        take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0, (total_out(shape) + 3) / 4 * 4);
   }
   plan.bytes = at;
   return plan;

@@ -2,6 +2,7 @@
 #include <cinttypes>
 
 #include "backend.hpp"
+#include "kernels/backward_tensor.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -22,6 +23,8 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
     ++count;
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
+  add(Op::backward, Strategy::tensor_core,
+      "compute capability 9.x; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -37,6 +40,19 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                           "%s: options.configuration is %d; each strategy of the cuda backend has one "
                           "configuration, so it should be 0 or 1",
                           to_string(problem.op), options.configuration);
+  }
+  if (problem.op == Op::backward && options.strategy != Strategy::general) {
+    const bool fits = traits_.major == 9 && tile_backward(problem).fits;
+    if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
+      return Strategy::tensor_core;
+    }
+    if (options.strategy == Strategy::tensor_core) {
+      return Status::format(StatusCode::unsupported,
+                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.x "
+                            "(this one has %d.%d), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
+                            "max_rank from 1 to %d (it is %d) and no dropout",
+                            traits_.major, traits_.minor, kTileMaxRank, problem.shape.max_rank);
+    }
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
     return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",

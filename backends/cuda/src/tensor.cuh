@@ -51,6 +51,72 @@ __device__ __forceinline__ uint4 load_shared_use(const void* p) {
   return v;
 }
 
+/// The same, zeros where not wanted. Predicated rather than branched round, so that many are in flight at once.
+__device__ __forceinline__ uint4 load_once_if(bool wanted, const void* p) {
+  uint4 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+      "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(p), "r"(static_cast<int>(wanted))
+      : "memory");
+  return v;
+}
+/// Where not wanted v stays what it is.
+template <bool kOnce>
+__device__ __forceinline__ void load_into_if(uint4& v, bool wanted, const void* p) {
+  if constexpr (kOnce) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(p), "r"(static_cast<int>(wanted))
+        : "memory");
+  } else {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(p), "r"(static_cast<int>(wanted))
+                 : "memory");
+  }
+}
+__device__ __forceinline__ void load_into_8_if(uint2& v, bool wanted, const void* p) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
+               : "+r"(v.x), "+r"(v.y)
+               : "l"(p), "r"(static_cast<int>(wanted))
+               : "memory");
+}
+__device__ __forceinline__ uint2 load_once_8_if(bool wanted, const void* p) {
+  uint2 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; "
+      "@p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(p), "r"(static_cast<int>(wanted))
+      : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_shared_use_if(bool wanted, const void* p) {
+  uint4 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+      "@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(p), "r"(static_cast<int>(wanted))
+      : "memory");
+  return v;
+}
+
+/// Four floats that the kernel before wrote: from the second level of cache, as the first may hold what was there.
+__device__ __forceinline__ float4 load_partial_if(bool wanted, const float* p) {
+  float4 v;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000; "
+      "mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000; @p ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4]; }"
+      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
+      : "l"(p), "r"(static_cast<int>(wanted))
+      : "memory");
+  return v;
+}
+
 /// c += a b of m16n8k16. Lane 4g + t has of a rows g, g + 8 and of b column g, at the same four places of k; of c
 /// rows g (c[0], c[1]) and g + 8 (c[2], c[3]) at columns 2t, 2t + 1. Which k stand at the places is the caller's
 /// choice, as long as a and b agree.

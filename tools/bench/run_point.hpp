@@ -1,10 +1,13 @@
-// One serve point: set up, checked, timed.
+// One point: set up, checked, timed.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device_timer.hpp"
 #include "machine.hpp"
+#include "pattern.hpp"
 #include "timing.hpp"
 #include "workloads.hpp"
 #include "yardsticks.hpp"
@@ -17,28 +20,42 @@ struct PointResult {
     std::string strategy;
     std::string configuration;
     Timing time;
+    int num_nodes = -1;
     std::string refusal;  ///< not empty: not timed
   };
   std::string name;
+  std::string group;
   std::string kind;
   Outcome outcome = Outcome::skipped;
   std::string reason;  ///< why skipped or failed
   std::int64_t min_bytes = 0;
   std::int64_t flops = 0;
   std::string strategy;  ///< that the backend chose
+  std::string addressing;
   Timing time;
-  Timing floor;
-  Timing group;  ///< group_tokens, once a step
+  Timing floor;             ///< interpolated where the device has a table of floors
+  Timing group_tokens;      ///< once a step; no replays: the point needs none
+  double host_seconds = 0;  ///< of the caller, a call outside any graph
   double bound = 0;
   int num_layers = 0;
+  double nodes_per_layer = -1;     ///< launches, copies and fills; -1: not known
   std::int64_t touched_bytes = 0;  ///< by all layers together
   bool cold = false;               ///< touched_bytes is past the last-level cache
   int checked_rows = 0;
   std::vector<Variant> variants;
 };
 
+/// What all points of a run share.
+struct Bench {
+  LoraBackend& backend;
+  Stream stream;
+  DeviceTimer& timer;
+  Patterns& patterns;
+  MachineLimits limits;
+  Yardsticks yardsticks;
+};
+
 /// Never throws for what is wrong with the point: that is the result's outcome.
-PointResult run_serve_point(LoraBackend& backend, const Workloads& workloads, const Workload& point,
-                            const MachineLimits& limits, const Yardsticks& yardsticks, bool sweep);
+PointResult run_point(Bench& bench, const Workload& point, bool sweep);
 
 }  // namespace rankfold::tools

@@ -1,0 +1,392 @@
+// What the tensor-core kernels of backward are made of: 64 x 64 tiles in shared memory, Hopper's matrix
+// instruction on them, and how blocks find their rows. Code for other architectures compiles to nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "backward_tensor.hpp"
+#include "rows.cuh"
+#include "tensor.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+namespace tiles {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define RANKFOLD_HAS_WGMMA 1
+#else
+#define RANKFOLD_HAS_WGMMA 0
+#endif
+
+constexpr int kThreads = 256;    ///< two warpgroups, each with its own columns
+constexpr int kGroup = 128;      ///< threads of a warpgroup
+constexpr int kRows = 64;        ///< rows of a stage
+constexpr int kTileBytes = kRows * 128;  ///< 64 rows of 64 16-bit elements
+constexpr int kOrderRows = 2048;         ///< row numbers kept in shared memory: a ring
+constexpr std::uint32_t kSwizzledRow = 128;
+
+// Rows of tiles are 128 bytes; their 16-byte pieces are permuted as the matrix instruction's 128-byte swizzle
+// has it, so that neither rows nor columns collide in the banks.
+__device__ __forceinline__ std::uint32_t tile_offset(int row, int piece) {
+  return static_cast<std::uint32_t>(row) * kSwizzledRow + (static_cast<std::uint32_t>(piece ^ (row & 7)) << 4);
+}
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// Descriptor of a tile that begins on 1024 bytes: 128-byte swizzle, groups of eight rows 1024 bytes apart. It
+/// serves both ways of reading: rows as the summed index (transposed), or columns.
+__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address) {
+  constexpr std::uint64_t kLayout = (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{64} << 16);
+  return kLayout | (static_cast<std::uint64_t>(address & 0x3ffff) >> 4);
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+#if RANKFOLD_HAS_WGMMA
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wgmma_commit() {
+#if RANKFOLD_HAS_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+#if RANKFOLD_HAS_WGMMA
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
+/// Makes ordinary writes of this thread to shared memory visible to the matrix instruction.
+__device__ __forceinline__ void fence_for_wgmma() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#define RANKFOLD_WGMMA_16(TYPE)                                                                              \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE                                   \
+               " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, %10, 1;"                                        \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
+                 "+f"(c[7])                                                                                  \
+               : "l"(a), "l"(b), "n"(kTransposesA))
+#define RANKFOLD_WGMMA_32(TYPE)                                                                              \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                   \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, %18, 1;"        \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
+                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),     \
+                 "+f"(c[14]), "+f"(c[15])                                                                    \
+               : "l"(a), "l"(b), "n"(kTransposesA))
+#define RANKFOLD_WGMMA_64(TYPE)                                                                              \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                   \
+               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"    \
+               "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, 1;"                                \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
+                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),     \
+                 "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),               \
+                 "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]),               \
+                 "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                \
+               : "l"(a), "l"(b), "n"(kTransposesA))
+
+/// c[64 x kColumns] += a b of one step of 16. b always has its summed index in rows; a has it there when
+/// kTransposesA is 1, else in columns.
+template <class T, int kColumns, int kTransposesA>
+__device__ __forceinline__ void wgmma(float (&c)[kColumns / 2], std::uint64_t a, std::uint64_t b) {
+#if RANKFOLD_HAS_WGMMA
+  if constexpr (std::is_same_v<T, __half>) {
+    if constexpr (kColumns == 16) RANKFOLD_WGMMA_16("f16");
+    if constexpr (kColumns == 32) RANKFOLD_WGMMA_32("f16");
+    if constexpr (kColumns == 64) RANKFOLD_WGMMA_64("f16");
+  } else {
+    if constexpr (kColumns == 16) RANKFOLD_WGMMA_16("bf16");
+    if constexpr (kColumns == 32) RANKFOLD_WGMMA_32("bf16");
+    if constexpr (kColumns == 64) RANKFOLD_WGMMA_64("bf16");
+  }
+#endif
+}
+
+/// 16 bytes into shared memory, asynchronously; those past `bytes` are zeros.
+__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+/// A barrier of one warpgroup; 0 is __syncthreads.
+__device__ __forceinline__ void group_barrier(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+/// Up to 8 elements as 16 bytes, one by one: what is not aligned, or ends early.
+template <class T>
+__device__ __forceinline__ uint4 load_pieces(const T* from, int count) {
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i >= count) continue;
+    std::uint16_t bits;
+    memcpy(&bits, from + i, 2);
+    words[i / 2] |= static_cast<std::uint32_t>(bits) << (16 * (i % 2));
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+template <class T>
+__device__ __forceinline__ uint4 load_row_piece(const T* from, int count) {
+  if (count >= 8 && (reinterpret_cast<std::uintptr_t>(from) & 15) == 0) return load_once(from);
+  return load_pieces(from, count);
+}
+__device__ __forceinline__ void store_shared(std::uint32_t to, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t x, std::uint32_t y) {
+  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ __forceinline__ std::uint32_t load_shared(std::uint32_t from) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+  return v;
+}
+
+/// Rows of one slot that a block sums over.
+struct RowChunk {
+  int slot = -1;     ///< -1: there is no such chunk
+  int first = 0;     ///< place of its first row in the order
+  int count = 0;
+  int partial = -1;  ///< index of its partial sums; -1: the slot has no other chunk, and the sum is whole
+};
+
+/// Sums over the lanes below, own included.
+__device__ __forceinline__ int scan_lanes(int value, int lane) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, value, step);
+    if (lane >= step) value += other;
+  }
+  return value;
+}
+
+struct SlotChunks {
+  int begin = 0;
+  int rows = 0;
+  int chunks = 0;
+  int partials = 0;
+};
+__device__ __forceinline__ SlotChunks chunks_of_slot(const SlotRuns& g, int chunk_rows, int slot) {
+  SlotChunks found;
+  if (slot >= g.num_slots) return found;
+  found.begin = slot > 0 ? g.ends[slot - 1] : 0;
+  found.rows = g.ends[slot] - found.begin;
+  found.chunks = (found.rows + chunk_rows - 1) / chunk_rows;
+  found.partials = found.chunks > 1 ? found.chunks : 0;
+  return found;
+}
+
+/// The chunk of this index, the same in all lanes; all lanes of a warp call it.
+__device__ inline RowChunk find_chunk(const SlotRuns& g, int chunk_rows, int index) {
+  RowChunk found;
+  if (g.ends == nullptr) {
+    const std::int64_t first = static_cast<std::int64_t>(index) * chunk_rows;
+    if (g.uniform_slot < 0 || g.uniform_slot >= g.num_slots || first >= g.num_rows) return found;
+    found.slot = g.uniform_slot;
+    found.first = static_cast<int>(first);
+    found.count = min(chunk_rows, g.num_rows - found.first);
+    found.partial = g.num_rows > chunk_rows ? index : -1;
+    return found;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int chunks_before = 0, partials_before = 0;
+  for (int base = 0; base < g.num_slots; base += 32) {
+    const SlotChunks own = chunks_of_slot(g, chunk_rows, base + lane);
+    const int chunks = scan_lanes(own.chunks, lane), partials = scan_lanes(own.partials, lane);
+    const int at = index - (chunks_before + chunks - own.chunks);  // which of the lane's chunks
+    const unsigned who = __ballot_sync(0xffffffffu, at >= 0 && at < own.chunks);
+    if (who != 0) {
+      const int source = __ffs(static_cast<int>(who)) - 1;
+      const int nth = __shfl_sync(0xffffffffu, at, source);
+      const int begin = __shfl_sync(0xffffffffu, own.begin, source);
+      const int rows = __shfl_sync(0xffffffffu, own.rows, source);
+      const int first_partial = __shfl_sync(0xffffffffu, partials_before + partials - own.partials, source);
+      found.slot = base + source;
+      found.first = begin + nth * chunk_rows;
+      found.count = min(chunk_rows, rows - nth * chunk_rows);
+      found.partial = rows > chunk_rows ? first_partial + nth : -1;
+      return found;
+    }
+    chunks_before += __shfl_sync(0xffffffffu, chunks, 31);
+    partials_before += __shfl_sync(0xffffffffu, partials, 31);
+  }
+  return found;
+}
+
+/// The rank that rows compute with: 0 where A or B is missing.
+__device__ __forceinline__ int paired_rank(const AdapterEntry& entry, int max_rank) {
+  return entry.a != nullptr && entry.b != nullptr ? bounded_rank(entry, max_rank) : 0;
+}
+
+/// Row numbers of a chunk, 1024 places read at a time.
+struct RowNumbers {
+  const std::int32_t* order;  ///< of the chunk's first row; null: rows follow one another
+  std::int32_t* ring;         ///< shared, kOrderRows
+  int first;
+  int count;
+  int num_rows;
+
+  /// All threads. Seen after the next __syncthreads.
+  __device__ void fill(int from) const {
+#pragma unroll 1
+    for (int i = from + static_cast<int>(threadIdx.x); i < from + kOrderRows / 2; i += kThreads) {
+      if (i < count) ring[i % kOrderRows] = order == nullptr ? first + i : min(max(order[i], 0), num_rows - 1);
+    }
+  }
+  /// Past the count: anything.
+  __device__ int operator[](int place) const { return ring[place % kOrderRows]; }
+};
+
+/// Four rows of a tile, 16 apart, by each thread of a warpgroup: `bytes` (0 to 16) of the thread's piece, zeros
+/// after them and in rows past the count.
+template <class T>
+__device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers& rows, int first_place, const T* from,
+                                           std::int64_t stride, int bytes, bool aligned) {
+  const int own = static_cast<int>(threadIdx.x) % kGroup, piece = own % 8, row = own / 8;
+  // Rows 16 apart have one permutation.
+  const std::uint32_t to = tile + tile_offset(row, piece);
+  if (aligned) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
+      copy_async(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from, there);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
+    const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
+    const T* const source = there > 0 ? from + rows[place] * stride : from;
+#pragma unroll 1
+    for (int e = 0; e < 8; ++e) {
+      std::uint16_t bits = 0;
+      if (2 * e < there) memcpy(&bits, source + e, 2);
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + i * 16 * kSwizzledRow + 2 * e), "h"(bits) : "memory");
+    }
+  }
+}
+
+/// Four floats, or zeros; no branch, so that nothing waits for them before they are used.
+__device__ __forceinline__ float4 load_4_if(bool condition, const float* from) {
+  float4 v;
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.f32 %0, 0f00000000;\n mov.f32 %1, 0f00000000;\n"
+      " mov.f32 %2, 0f00000000;\n mov.f32 %3, 0f00000000;\n @p ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
+      : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
+      : "l"(from), "r"(static_cast<int>(condition))
+      : "memory");
+  return v;
+}
+/// One, or 1.
+__device__ __forceinline__ float load_or_one(bool condition, const float* from) {
+  float v;
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, [%1];\n}"
+               : "=&f"(v)
+               : "l"(from), "r"(static_cast<int>(condition))
+               : "memory");
+  return v;
+}
+
+/// One thread's share of 64 rows of a float32 matrix (h or ds) on its way into two tiles, high and low parts: row
+/// threadIdx / 4 and kColumns / 4 columns of it. Up to 32 columns both parts stand in one tile, side by side.
+template <class T, int kColumns>
+struct SplitLoader {
+  static constexpr int kOwn = kColumns / 4;
+  static constexpr int kBytes = kColumns == 64 ? 2 * kTileBytes : kTileBytes;
+  static constexpr std::uint32_t kLow = kColumns == 64 ? kTileBytes : kColumns * 2;  // where low parts begin
+
+  const float* data;  ///< first column of row 0, 16-byte aligned like every row
+  std::int64_t stride;
+  int limit;              ///< columns that exist in memory from data on, rounded up to 4
+  std::uint32_t valid;    ///< of the own columns: which count; the others are zeros
+  const float* weights;   ///< a factor a row, or null
+  float scaling;
+  float values[kOwn];
+  float weight;
+
+  /// Places are rows of the matrix, or have their numbers in `rows`.
+  template <bool kByNumber>
+  __device__ void load(const RowNumbers& rows, int first_place) {
+    const int place = first_place + static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+    const bool there = place < rows.count && valid != 0;
+    const std::int64_t row = !there ? 0 : kByNumber ? rows[place] : rows.first + place;
+    weight = load_or_one(there && weights != nullptr, weights + row);
+    const float* const from = data + row * stride + column;
+#pragma unroll
+    for (int i = 0; i < kOwn; i += 4) {
+      const float4 four = load_4_if(there && column + i < limit, from + i);
+      values[i] = four.x;
+      values[i + 1] = four.y;
+      values[i + 2] = four.z;
+      values[i + 3] = four.w;
+    }
+  }
+  __device__ float value(int i) const { return (valid >> i) & 1 ? scaling * weight * values[i] : 0.0f; }
+  /// Into the tile at `to`; scale is a power of two.
+  __device__ void store(std::uint32_t to, float scale) const {
+    const int row = static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+#pragma unroll
+    for (int i = 0; i < kOwn; i += 4) {
+      std::uint32_t high0, low0, high1, low1;
+      split_pair<T>(value(i) * scale, value(i + 1) * scale, high0, low0);
+      split_pair<T>(value(i + 2) * scale, value(i + 3) * scale, high1, low1);
+      const int high_at = (column + i) * 2, low_at = kColumns == 64 ? high_at : high_at + kColumns * 2;
+      const std::uint32_t low_tile = kColumns == 64 ? to + kTileBytes : to;
+      store_shared(to + tile_offset(row, high_at / 16) + high_at % 16, high0, high1);
+      store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low0, low1);
+    }
+    fence_for_wgmma();
+  }
+};
+
+/// A power of two that brings the largest finite value of a chunk near 2^14, for f16's narrow range. All
+/// threads call it. `words`: 8 of shared memory.
+template <int kLoaders, bool kByNumber, class Loader>
+__device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint32_t* words) {
+  std::uint32_t most = 0;
+  for (int place = 0; place < rows.count; place += kRows) {
+    if (place % (kOrderRows / 2) == 0 && place > 0) {
+      __syncthreads();
+      rows.fill(place);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int g = 0; g < kLoaders; ++g) {
+      loaders[g].template load<kByNumber>(rows, place);
+#pragma unroll
+      for (int i = 0; i < Loader::kOwn; ++i) {
+        const std::uint32_t bits = __float_as_uint(loaders[g].value(i)) & 0x7fffffffu;
+        if (bits < 0x7f800000u) most = max(most, bits);
+      }
+    }
+  }
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kThreads / 32; ++i) most = max(most, words[i]);
+  __syncthreads();
+  const int exponent = static_cast<int>(most >> 23) - 127;
+  return most == 0 ? 1.0f : exp2f(static_cast<float>(min(max(14 - exponent, -120), 120)));
+}
+
+}  // namespace tiles
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,357 @@
+// The second pass of backward: x once, for dA; dx once, for ds A.
+#include "backward_tiles.cuh"
+#include "elements.cuh"
+#include "launch_tiles.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+using namespace tiles;
+
+// Columns of ds are counted through the slices: v = slice * max_rank + j. A launch has those from first_v on.
+struct XParams {
+  const void* x;
+  std::int64_t x_stride;
+  void* dx;
+  std::int64_t dx_stride;
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  const float* ds;
+  std::int64_t ds_stride;
+  SlotRuns runs;
+  float* da_partials;
+  float* const* da;
+  YMode mode;
+  int reads_dx;
+  int chunk_rows;
+  int num_slices;
+  int max_rank;
+  int first_v;
+  int total_v;
+  int num_blocks;
+  int x_aligned;
+  int dx_aligned;
+  std::int64_t in;
+  std::int64_t padded_in;
+};
+
+// kGroups: of kRanks columns of ds, each with tiles of its own.
+template <int kRanks, int kGroups>
+struct XLayout {
+  static constexpr int kSlots = kRanks < 64 ? 6 : 6 - kGroups;
+  static constexpr int kStages = kGroups == 1 ? 2 : 1;  // of ds; with one, blocks wait before it is written
+  static constexpr int kUnit = 2 * kTileBytes;  // a tile of x, a tile of dx
+  static constexpr int kSplit = kRanks == 64 ? 2 * kTileBytes : kTileBytes;
+  static constexpr int kA = 0;                       // 64 columns of A a warpgroup
+  static constexpr int kDs = kA + 2 * kGroups * kRanks * 128;
+  static constexpr int kRing = kDs + kStages * kGroups * kSplit;
+  static constexpr int kOrder = kRing + 2 * kSlots * kUnit;
+  static constexpr int kWords = kOrder + kOrderRows * 4;
+  static constexpr int kBytes = kWords + 64 + 1024;
+};
+
+__device__ float* da_of(const XParams& p, int slot, int slice) {
+  return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
+}
+
+template <class T, int kRanks, int kGroups>
+__global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XParams p) {
+  using Layout = XLayout<kRanks, kGroups>;
+  using Loader = SplitLoader<T, kRanks>;
+  constexpr int kSlots = Layout::kSlots;
+  constexpr int kWide = kRanks == 16 ? 32 : 64;
+  extern __shared__ unsigned char memory[];
+  const std::uint32_t base = (shared_address(memory) + 1023) & ~std::uint32_t{1023};
+  unsigned char* const shared = memory + (base - shared_address(memory));
+
+  const int column_block = static_cast<int>(blockIdx.x) % p.num_blocks;
+  const RowChunk chunk = find_chunk(p.runs, p.chunk_rows, static_cast<int>(blockIdx.x) / p.num_blocks);
+  if (chunk.slot < 0) return;
+  const AdapterEntry* const entries = p.entries + chunk.slot * p.slot_stride;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = __shfl_sync(0xffffffffu, thread / kGroup, 0), own = thread % kGroup;
+  bool any = false, makes_da = false;
+  for (int s = 0; s < p.num_slices; ++s) {
+    any = any || paired_rank(entries[s], p.max_rank) > 0;
+    makes_da = makes_da || da_of(p, chunk.slot, s) != nullptr;
+  }
+  const bool makes_dx = p.dx != nullptr, reads_dx = makes_dx && p.reads_dx;
+  if (!any || (!makes_da && !makes_dx)) return;
+
+  const std::int64_t block_column = static_cast<std::int64_t>(column_block) * kXBlockColumns;
+  const int stages = (chunk.count + kRows - 1) / kRows;
+  const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
+                        reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first, chunk.count,
+                        p.runs.num_rows};
+  rows.fill(0);
+
+  Loader loaders[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    Loader& loader = loaders[g];
+    const int first_v = p.first_v + g * kRanks;
+    loader.data = p.ds + first_v;
+    loader.stride = p.ds_stride;
+    loader.limit = static_cast<int>(p.ds_stride) - first_v;
+    loader.valid = 0;
+#pragma unroll
+    for (int i = 0; i < Loader::kOwn; ++i) {
+      const int v = first_v + thread % 4 * Loader::kOwn + i;
+      if (v < p.total_v && v % p.max_rank < paired_rank(entries[v / p.max_rank], p.max_rank)) loader.valid |= 1u << i;
+    }
+    loader.weights = nullptr;
+    loader.scaling = 1.0f;
+  }
+
+  if (makes_dx) {
+    for (int i = thread; i < kGroups * kRanks * 16; i += kThreads) {
+      const int row = i / 16, piece = i % 16, v = p.first_v + row;
+      const std::int64_t k = block_column + piece * 8;
+      uint4 value = make_uint4(0, 0, 0, 0);
+      if (v < p.total_v && k < p.in) {
+        const AdapterEntry& entry = entries[v / p.max_rank];
+        const int j = v % p.max_rank;
+        if (j < paired_rank(entry, p.max_rank)) {
+          value = load_row_piece(static_cast<const T*>(entry.a) + j * entry.a_row_stride + k,
+                                 static_cast<int>(p.in - k < 8 ? p.in - k : 8));
+        }
+      }
+      store_shared(base + Layout::kA + piece / 8 * kGroups * kRanks * 128 + tile_offset(row, piece % 8), value);
+    }
+    fence_for_wgmma();
+  }
+  __syncthreads();
+
+  // A unit: 64 rows of the warpgroup's 64 columns, of x and of dx.
+  const std::uint32_t ring = base + Layout::kRing + group * kSlots * Layout::kUnit;
+  const int piece = own % 8;
+  const std::int64_t column = block_column + group * 64 + piece * 8;
+  const int there = static_cast<int>(column >= p.in ? 0 : p.in - column < 8 ? p.in - column : 8);
+  const T* const own_x = static_cast<const T*>(p.x) + (there > 0 ? column : 0);
+  T* const own_dx = static_cast<T*>(p.dx) + (there > 0 ? column : 0);
+  const auto fetch = [&](int stage, int slot) {
+    if (stage < stages) {
+      const std::uint32_t to = ring + slot * Layout::kUnit;
+      if (makes_da) fetch_rows(to, rows, stage * kRows, own_x, p.x_stride, 2 * there, p.x_aligned != 0);
+      if (reads_dx) fetch_rows(to + kTileBytes, rows, stage * kRows, static_cast<const T*>(own_dx), p.dx_stride, 2 * there, p.dx_aligned != 0);
+    }
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int i = 0; i < kSlots - 1; ++i) fetch(i, i);
+  // All before this reads what no kernel of the call writes; ds is of the one before.
+  wait_for_previous();
+  release_next();
+  float scale = 1.0f;
+  if constexpr (std::is_same_v<T, __half>) {
+    scale = chunk_scale<kGroups, false>(loaders, rows, reinterpret_cast<std::uint32_t*>(shared + Layout::kWords));
+    if (chunk.count > kOrderRows / 2) {
+      rows.fill(0);
+      __syncthreads();
+    }
+  }
+  const float unscale = 1.0f / scale;
+  float da_sums[kGroups][kWide / 2];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    loaders[g].template load<false>(rows, 0);
+    loaders[g].store(base + Layout::kDs + g * Layout::kSplit, scale);
+#pragma unroll
+    for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
+  }
+  int slot = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    wait_copies<kSlots - 2>();
+    fence_for_wgmma();
+    __syncthreads();
+    if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
+    fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) loaders[g].template load<false>(rows, (stage + 1) * kRows);
+    const std::uint32_t ds = base + Layout::kDs + stage % Layout::kStages * kGroups * Layout::kSplit;
+    const std::uint32_t x_tile = ring + slot * Layout::kUnit, dx_tile = x_tile + kTileBytes;
+    const std::uint64_t x = descriptor(x_tile), a = descriptor(base + Layout::kA + group * kGroups * kRanks * 128);
+    float dx_sums[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) dx_sums[i] = 0.0f;
+    // Both products always: one that nobody asked for costs less than a branch, and nobody reads it.
+    wgmma_fence();
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint64_t high = descriptor(ds + g * Layout::kSplit);
+      // Low parts stand behind the high ones, or in a tile of their own.
+      const std::uint64_t low = kRanks == 64 ? high + kTileBytes / 16 : high + kRanks / 8;
+#pragma unroll
+      for (int k = 0; k < kRanks / 16; ++k) {
+        wgmma<T, 64, 0>(dx_sums, high + k * 2, a + (g * kRanks / 16 + k) * 128);
+        wgmma<T, 64, 0>(dx_sums, low + k * 2, a + (g * kRanks / 16 + k) * 128);
+      }
+    }
+    wgmma_commit();
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint64_t high = descriptor(ds + g * Layout::kSplit);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        wgmma<T, kWide, 1>(da_sums[g], x + k * 128, high + k * 128);
+        if constexpr (kRanks == 64) wgmma<T, kWide, 1>(da_sums[g], x + k * 128, high + kTileBytes / 16 + k * 128);
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (makes_dx) {
+      // A lane has pairs of columns of two rows; a warp has 16 rows, so that no other reads or writes them.
+      const int row = own / 32 * 16 + own % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const std::uint32_t at = dx_tile + tile_offset(row + half * 8, i) + own % 4 * 4;
+          float2 sum = make_float2(dx_sums[i * 4 + half * 2] * unscale, dx_sums[i * 4 + half * 2 + 1] * unscale);
+          if (reads_dx) {
+            const float2 old = widen_pair<T>(load_shared(at));
+            sum.x += old.x;
+            sum.y += old.y;
+          }
+          store_shared(at, narrow_pair<T>(sum.x, sum.y));
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = own / 32 * 16 + i * 4 + own % 32 / 8, place = stage * kRows + r;
+        if (place >= chunk.count || there == 0) continue;
+        T* const to = own_dx + rows[place] * p.dx_stride;
+        const std::uint32_t from = dx_tile + tile_offset(r, piece);
+        if (p.dx_aligned && there == 8) {
+          *reinterpret_cast<uint4*>(to) = load_shared_16(from);
+          continue;
+        }
+#pragma unroll 1
+        for (int e = 0; e < there; ++e) {
+          std::uint16_t bits;
+          asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(from + 2 * e) : "memory");
+          memcpy(to + e, &bits, 2);
+        }
+      }
+    }
+    if constexpr (Layout::kStages == 1) {
+      wgmma_wait<0>();
+      __syncthreads();
+    }
+    if (stage + 1 < stages) {
+      const std::uint32_t next = base + Layout::kDs + (stage + 1) % Layout::kStages * kGroups * Layout::kSplit;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) loaders[g].store(next + g * Layout::kSplit, scale);
+    }
+    wgmma_wait<0>();
+    slot = slot + 1 == kSlots ? 0 : slot + 1;
+  }
+  wait_copies<0>();
+  if (!makes_da) return;
+
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+    for (int i = 0; i < kRanks / 2; ++i) {
+      if constexpr (kRanks < 64) da_sums[g][i] += da_sums[g][i + kRanks / 2];
+      da_sums[g][i] *= unscale;
+    }
+  }
+  // Calls f(v, k, sum) for what the thread has.
+  const auto for_sums = [&](auto f) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int i = 0; i < kRanks / 2; ++i) {
+        const int v = p.first_v + g * kRanks + i / 4 * 8 + own % 4 * 2 + i % 2;
+        const std::int64_t k = block_column + group * 64 + own / 32 * 16 + own % 32 / 4 + i / 2 % 2 * 8;
+        if (v < p.total_v && k < p.in) f(v, k, da_sums[g][i]);
+      }
+    }
+  };
+  if (chunk.partial >= 0) {
+    for_sums([&](int v, std::int64_t k, float sum) {
+      p.da_partials[(static_cast<std::int64_t>(chunk.partial) * p.total_v + v) * p.padded_in + k] = sum;
+    });
+    return;
+  }
+  // The slot's only chunk: slices in order, as several may have one da.
+  const int last_slice = min(p.first_v + kGroups * kRanks - 1, p.total_v - 1) / p.max_rank;
+  for (int s = p.first_v / p.max_rank; s <= last_slice; ++s) {
+    float* const da = da_of(p, chunk.slot, s);
+    bool owns = true;
+    int written = 0;  // rows of da
+    for (int other = 0; other < p.num_slices; ++other) {
+      if (da_of(p, chunk.slot, other) != da) continue;
+      if (other < s) owns = false;
+      written = max(written, bounded_rank(entries[other], p.max_rank));
+    }
+    const int rank = paired_rank(entries[s], p.max_rank);
+    for_sums([&](int v, std::int64_t k, float sum) {
+      const int j = v - s * p.max_rank;
+      if (da == nullptr || j < 0 || j >= p.max_rank) return;
+      float* const to = da + j * p.in + k;
+      if (owns && p.mode == YMode::overwrite) {
+        if (j < written) *to = j < rank ? sum : 0.0f;
+      } else if (j < rank) {
+        *to += sum;
+      }
+    });
+    __syncthreads();
+  }
+}
+
+template <class T, int kRanks, int kGroups>
+Status run(const TensorBackward& call, const XParams& params, cudaStream_t stream) {
+  const std::int64_t blocks = call.tiling.x_chunks * call.tiling.x_blocks;
+  return launch_tiles(&over_x<T, kRanks, kGroups>, blocks, kThreads, XLayout<kRanks, kGroups>::kBytes, true, stream, params);
+}
+
+}  // namespace
+
+Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
+  const BackwardArgs& args = *call.args;
+  const TableShape& shape = args.table.shape;
+  XParams p{};
+  p.da = args.grads.da;
+  if ((p.da == nullptr && !call.makes_dx) || call.tiling.x_chunks == 0 || call.tiling.x_blocks == 0) return {};
+  p.x = args.x.data;
+  p.x_stride = args.x.strides[0];
+  p.entries = args.table.entries;
+  p.slot_stride = args.table.slot_stride;
+  p.ds = call.partials.whole_ds;
+  p.ds_stride = whole_ds_stride(shape);
+  p.runs = call.runs;
+  p.da_partials = call.partials.da;
+  p.mode = args.grads.mode;
+  p.reads_dx = args.options.y_mode == YMode::accumulate;
+  p.chunk_rows = call.tiling.x_chunk;
+  p.num_slices = shape.num_slices;
+  p.max_rank = shape.max_rank;
+  p.total_v = shape.num_slices * shape.max_rank;
+  p.num_blocks = call.tiling.x_blocks;
+  p.x_aligned = is_aligned(args.x.data, 2 * p.x_stride, 16);
+  p.in = shape.in;
+  p.padded_in = divide_up(shape.in, 4) * 4;
+  if (call.makes_dx) {
+    p.dx = args.dx.data;
+    p.dx_stride = args.dx.strides[0];
+    p.dx_aligned = is_aligned(args.dx.data, 2 * p.dx_stride, 16);
+  }
+  return with_half(shape.a_dtype, [&]<class T>(const T*) -> Status {
+    if (p.total_v <= 16) return run<T, 16, 1>(call, p, stream);
+    if (p.total_v <= 32) return run<T, 32, 1>(call, p, stream);
+    if (p.total_v <= 64) return run<T, 64, 1>(call, p, stream);
+    if (p.total_v <= 128) return run<T, 64, 2>(call, p, stream);
+    for (p.first_v = 0; p.first_v < p.total_v; p.first_v += 192) {
+      if (Status status = run<T, 64, 3>(call, p, stream); !status.ok()) return status;
+    }
+    return {};
+  });
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,453 @@
+#include "launch.hpp"
+#include "prefill.hpp"
+#include "prefill_launch.hpp"
+#include "rows.cuh"
+#include "wgmma.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+constexpr int kThreads = 256;  // two warpgroups
+constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
+constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
+constexpr int kAlign = 1024;   // of a swizzled tile
+
+struct ShrinkParams {
+  const void* x;
+  std::int64_t x_stride;
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  Grouping rows;
+  int kind;
+  PartialHidden h;
+  std::int64_t in;
+  int num_slices;
+  int max_rank;
+  int splits;
+  int cluster;
+  int wide_x;  // rows of x begin at multiples of 16 bytes
+  int wide_h;  // pairs of h at multiples of 8
+};
+
+// Shared memory that the stages may take: with few tiles two blocks fit a multiprocessor.
+template <int kMost>
+constexpr int kBudget = (kMost <= 4 ? 112 : 200) * 1024;
+
+/// Tiles of 16 ranks of all slices, one after another; slice i is in lane i of every warp.
+struct SliceTiles {
+  const void* a = nullptr;
+  std::int64_t stride = 0;
+  int rank = 0;
+  int before = 0;  // tiles of the slices before
+  int after = 0;   // before and its own
+};
+struct Tile {
+  int slice = 0;
+  int first = 0;  // rank
+  int rank = 0;   // of the slice; 0: there is no such tile
+  const void* a = nullptr;
+  std::int64_t stride = 0;
+};
+
+__device__ inline SliceTiles slice_tiles(const ShrinkParams& p, int slot, int lane) {
+  SliceTiles own;
+  if (lane < p.num_slices) {
+    const AdapterEntry& entry = p.entries[slot * p.slot_stride + lane];
+    own.a = entry.a;
+    own.stride = entry.a_row_stride;
+    own.rank = own.a != nullptr ? bounded_rank(entry, p.max_rank) : 0;
+  }
+  const int tiles = (own.rank + 15) / 16;
+  own.after = tiles;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, own.after, step);
+    if (lane >= step) own.after += other;
+  }
+  own.before = own.after - tiles;
+  return own;
+}
+
+__device__ inline Tile find_tile(const SliceTiles& own, int index) {
+  const int slice = __popc(__ballot_sync(0xffffffffu, own.after <= index));
+  Tile tile;
+  const int source = min(slice, 31);
+  const auto a = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own.a), source);
+  tile.a = reinterpret_cast<const void*>(a);
+  tile.stride = __shfl_sync(0xffffffffu, static_cast<long long>(own.stride), source);
+  tile.rank = __shfl_sync(0xffffffffu, own.rank, source);
+  tile.first = (index - __shfl_sync(0xffffffffu, own.before, source)) * 16;
+  tile.slice = slice;
+  if (slice > 31) tile.rank = 0;
+  return tile;
+}
+
+__device__ inline int batch_row(const ShrinkParams& p, const RowBlock& block, int i) {
+  const int at = min(i, block.count - 1);  // past the count the last row again
+  return p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
+                                     : row_at<Grouping::segments>(p.rows, block, at);
+}
+
+__device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& tile, int column,
+                                  float first, float second) {
+  const int rank_column = tile.first + column;
+  if (rank_column >= tile.rank) return;
+  float* const to = h + static_cast<std::int64_t>(tile.slice) * p.max_rank + rank_column;
+  if (p.wide_h && rank_column + 1 < tile.rank) {
+    *reinterpret_cast<float2*>(to) = make_float2(first, second);
+  } else {
+    to[0] = first;
+    if (rank_column + 1 < tile.rank) to[1] = second;
+  }
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ inline void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ inline int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline float2 load_of_cluster(std::uint32_t address, int rank) {
+  std::uint32_t remote;
+  float2 v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(remote)
+               : "memory");
+  return v;
+}
+#endif
+
+/// Tiles first_tile.. (count of them, at most kTiles) of the block's rows over its part of K.
+template <class T, int kRows, int kMost, int kTiles, bool kWide>
+__device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block,
+                                              const SliceTiles& own, std::uint32_t shared,
+                                              int first_tile, int count, int split) {
+  constexpr int kRings =
+      kRows == 64 ? 2 : 1;  // 64 rows: each warpgroup has every second stage of K
+  constexpr int kLoaders = kThreads / kRings;
+  constexpr int kRowStep = kLoaders / kPieces;
+  constexpr int kXPieces = kRows / kRowStep;
+  constexpr int kAPieces = (kTiles * 16 + kRowStep - 1) / kRowStep;
+  constexpr int kXBytes = kRows * kTileRowBytes;
+  constexpr int kStageBytes = kXBytes + kTiles * 16 * kTileRowBytes;
+  constexpr int kFit = kBudget<kMost> / kRings / kStageBytes;
+  constexpr int kStages = kFit < 8 ? kFit : 8;
+  static_assert(kStages >= 3);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int group = thread / 128;  // warpgroup
+  const int ring = kRings == 2 ? group : 0;
+  const int loader = thread % kLoaders;
+  const int piece = loader % kPieces, first_row = loader / kPieces;
+  const std::uint32_t base = shared + static_cast<std::uint32_t>(ring * kStages * kStageBytes);
+  const std::uint32_t own_offset =
+      tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
+
+  const T* x_rows[kXPieces];
+#pragma unroll
+  for (int i = 0; i < kXPieces; ++i) {
+    const std::int64_t row = batch_row(p, block, first_row + i * kRowStep);
+    x_rows[i] = static_cast<const T*>(p.x) + row * p.x_stride + piece * 8;
+  }
+  const T* a_rows[kAPieces];
+  unsigned valid = 0;
+#pragma unroll
+  for (int i = 0; i < kAPieces; ++i) {
+    const int row = first_row + i * kRowStep;
+    const int index = row / 16;  // the same in the whole warp
+    const Tile tile = find_tile(own, first_tile + index);
+    const int rank = tile.first + row % 16;
+    const bool is_row = index < count && rank < tile.rank;
+    a_rows[i] = static_cast<const T*>(is_row ? tile.a : p.x) +
+                (is_row ? rank * tile.stride + piece * 8 : 0);
+    if (is_row) valid |= 1u << i;
+  }
+
+  const std::int64_t chunks = (p.in + kStep - 1) / kStep;
+  const std::int64_t begin = chunks * split / p.splits, end = chunks * (split + 1) / p.splits;
+  const int stages = static_cast<int>((end - begin - ring + kRings - 1) / kRings);
+  const auto load = [&](int stage, int place) {
+    const std::int64_t k = (begin + ring + static_cast<std::int64_t>(stage) * kRings) * kStep;
+    const int columns =
+        static_cast<int>(min(max(p.in - k - piece * 8, std::int64_t{0}), std::int64_t{8}));
+    const std::uint32_t to = base + static_cast<std::uint32_t>(place * kStageBytes) + own_offset;
+    // Past K both operands are zero: nothing is multiplied that is not there.
+#pragma unroll
+    for (int i = 0; i < kXPieces; ++i) {
+      const std::uint32_t at = to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes);
+      const T* const from = columns > 0 ? x_rows[i] + k : x_rows[i];
+      if constexpr (kWide) {
+        copy_16(at, from, columns * 2);
+      } else {
+        std::uint32_t v[4];
+        gather_16(v, from, columns);
+        store_shared_16(at, v);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAPieces; ++i) {
+      if ((kTiles * 16) % kRowStep != 0 && first_row + i * kRowStep >= kTiles * 16) continue;
+      const std::uint32_t at =
+          to + static_cast<std::uint32_t>(kXBytes + i * kRowStep * kTileRowBytes);
+      const int present = (valid >> i & 1u) != 0 ? columns : 0;
+      const T* const from = present > 0 ? a_rows[i] + k : static_cast<const T*>(p.x);
+      if constexpr (kWide) {
+        copy_16(at, from, present * 2);
+      } else {
+        std::uint32_t v[4];
+        gather_16(v, from, present);
+        store_shared_16(at, v);
+      }
+    }
+  };
+  const auto barrier = [&] {
+    if constexpr (kRings == 2) {
+      warpgroup_barrier(1 + group);
+    } else {
+      __syncthreads();
+    }
+  };
+
+  float sums[kTiles * 8] = {};
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < stages) load(s, s);
+    commit_copies();
+  }
+  int place = 0;
+  for (int s = 0; s < stages; ++s) {
+    finish_tiles(sums);  // of the stage before: its place is free once all have passed the barrier
+    wait_copies<kStages - 2>();
+    publish_to_matrices();
+    barrier();
+    const std::uint32_t at = base + static_cast<std::uint32_t>(place * kStageBytes);
+    const std::uint32_t x_at =
+        at + static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
+    begin_tiles<T, kTiles>(sums, x_at, at + kXBytes);
+    const int next = s + kStages - 1;
+    if (next < stages) load(next, place == 0 ? kStages - 1 : place - 1);
+    commit_copies();
+    place = place == kStages - 1 ? 0 : place + 1;
+  }
+  finish_tiles(sums);
+  wait_copies<0>();
+  __syncthreads();
+
+  // A thread's sums stand at [index][thread of the rows]: free of bank conflicts.
+  constexpr int kOwners = kRows * 2;
+  const int owner = thread % kOwners;
+  const auto sum_at = [&](int index) {
+    return shared + static_cast<std::uint32_t>((index * kOwners + owner) * 4);
+  };
+  if constexpr (kRings == 2) {
+    if (group == 1) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 8; ++i) {
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(sum_at(i)), "f"(sums[i]) : "memory");
+      }
+    }
+    __syncthreads();
+    if (group == 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 8; ++i) {
+        float other;
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(other) : "r"(sum_at(i)) : "memory");
+        sums[i] += other;
+      }
+    }
+  }
+
+  // Pair i of a thread: tile i / 4, columns (i / 2 % 2) * 8 + 2t and the next, row + (i % 2) * 8.
+  const int row = owner / 32 * 16 + lane / 4;
+  const int column = lane % 4 * 2;
+  const bool has0 = row < block.count, has1 = row + 8 < block.count;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (p.cluster > 1) {
+    const auto pair_at = [&](int pair) {
+      return shared + static_cast<std::uint32_t>((pair * kOwners + owner) * 8);
+    };
+    // Pairs stand where other threads' single sums stood.
+    __syncthreads();
+    if (kRings == 1 || group == 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 4; ++i) {
+        asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(pair_at(i)), "f"(sums[2 * i]),
+                     "f"(sums[2 * i + 1])
+                     : "memory");
+      }
+    }
+    cluster_barrier();
+    const int rank = cluster_rank();
+    float* const h = p.h.data + split / p.cluster * p.h.split_stride;
+    float* const h0 = h + batch_row(p, block, row) * p.h.stride;
+    float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
+    for (int i = rank * kRings + ring; i < count * 4; i += p.cluster * kRings) {
+      float2 sum = load_of_cluster(pair_at(i), 0);
+      for (int other = 1; other < p.cluster; ++other) {
+        const float2 part = load_of_cluster(pair_at(i), other);
+        sum.x += part.x;
+        sum.y += part.y;
+      }
+      const Tile tile = find_tile(own, first_tile + i / 4);
+      if (i % 2 == 0 ? has0 : has1)
+        store_pair(p, i % 2 == 0 ? h0 : h1, tile, i / 2 % 2 * 8 + column, sum.x, sum.y);
+    }
+    cluster_barrier();
+    return;
+  }
+#endif
+  if (kRings == 1 || group == 0) {
+    float* const h = p.h.data + split * p.h.split_stride;
+    float* const h0 = h + batch_row(p, block, row) * p.h.stride;
+    float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      if (t >= count) break;
+      const Tile tile = find_tile(own, first_tile + t);
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        if (has0)
+          store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
+        if (has1)
+          store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
+      }
+    }
+  }
+  __syncthreads();  // before the next pass fills shared memory
+}
+
+template <class T, int kRows, int kMost>
+__global__ void __launch_bounds__(kThreads, kMost <= 4 ? 2 : 1)
+    shrink_tiles(const __grid_constant__ ShrinkParams p) {
+  extern __shared__ unsigned char dynamic[];
+  const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
+  wait_for_previous();
+  release_next();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int index = static_cast<int>(blockIdx.x) / p.splits;
+  const int split = static_cast<int>(blockIdx.x) % p.splits;
+  const RowBlock block = p.kind == Grouping::uniform
+                             ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
+                             : find_row_block<Grouping::segments, kRows>(p.rows, index);
+  if (block.slot < 0) return;
+  const SliceTiles own = slice_tiles(p, block.slot, lane);
+  const int tiles = __shfl_sync(0xffffffffu, own.after, 31);
+  if (tiles == 0) return;
+  const bool wide =
+      own.rank == 0 || (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 && own.stride % 8 == 0);
+  const bool all_wide = __all_sync(0xffffffffu, wide) && p.wide_x;
+  const int most = all_wide ? kMost : 4;
+  const int passes = (tiles + most - 1) / most;
+  const int of_pass = (tiles + passes - 1) / passes;
+  for (int first = 0; first < tiles; first += of_pass) {
+    const int count = min(of_pass, tiles - first);
+    if (!all_wide) {
+      multiply_pass<T, kRows, kMost, 4, false>(p, block, own, shared, first, count, split);
+    } else if (count == 1) {
+      multiply_pass<T, kRows, kMost, 1, true>(p, block, own, shared, first, count, split);
+    } else if (count == 2) {
+      multiply_pass<T, kRows, kMost, 2, true>(p, block, own, shared, first, count, split);
+    } else if (count == 3) {
+      multiply_pass<T, kRows, kMost, 3, true>(p, block, own, shared, first, count, split);
+    } else if (kMost == 4 || count == 4) {
+      multiply_pass<T, kRows, kMost, 4, true>(p, block, own, shared, first, count, split);
+    } else if constexpr (kMost == 12) {
+      if (count <= 6) {
+        multiply_pass<T, kRows, kMost, 6, true>(p, block, own, shared, first, count, split);
+      } else if (count <= 8) {
+        multiply_pass<T, kRows, kMost, 8, true>(p, block, own, shared, first, count, split);
+      } else {
+        multiply_pass<T, kRows, kMost, 12, true>(p, block, own, shared, first, count, split);
+      }
+    }
+  }
+}
+
+template <class T, int kRows, int kMost>
+Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
+  static std::atomic<std::uint64_t> prepared{0};
+  return launch_shaped(&shrink_tiles<T, kRows, kMost>,
+                       {.blocks = row_blocks * params.splits,
+                        .threads = kThreads,
+                        .shared_bytes = kBudget<kMost> + kAlign,
+                        .cluster = params.cluster},
+                       &prepared, stream, params);
+}
+
+std::int64_t most_tiles(const TableShape& shape) noexcept {
+  return shape.num_slices * divide_up(shape.max_rank, 16);
+}
+
+}  // namespace
+
+bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
+                      DType y_dtype) noexcept {
+  return device.shared_bytes >= kBudget<4> + kAlign &&
+         (x_dtype == DType::f16 || x_dtype == DType::bf16) && shape.a_dtype == x_dtype &&
+         shape.b_dtype == x_dtype && (y_dtype == x_dtype || y_dtype == DType::f32) &&
+         shape.max_rank <= 1024;
+}
+
+PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
+                         std::int64_t active_rows, std::int64_t max_segments) noexcept {
+  PrefillPlan plan;
+  plan.shared_bytes = device.shared_bytes;
+  (void)kind;
+  (void)max_segments;
+  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, 64), 1);
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+  plan.splits = static_cast<int>(
+      std::clamp<std::int64_t>(device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, 16)));
+  std::int64_t columns = 0;
+  for (int s = 0; s < shape.num_slices; ++s) columns += divide_up(shape.out[s], 256);
+  plan.expand_rows = divide_up(active_rows, 128) * columns <= 400 ? 128 : 64;
+  return plan;
+}
+
+std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows) noexcept {
+  return std::max(rows, std::min<std::int64_t>(rows * 16, std::int64_t{device.num_sms} * 64));
+}
+
+Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
+                      Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
+                      const PrefillPlan& plan, cudaStream_t stream) {
+  const TableShape& shape = table.shape;
+  if (active_rows == 0 || shape.max_rank == 0 || shape.num_slices == 0) return {};
+  ShrinkParams params{};
+  params.x = x.data;
+  params.x_stride = x.strides[0];
+  params.entries = table.entries;
+  params.slot_stride = table.slot_stride;
+  params.rows = rows;
+  params.kind = kind;
+  params.h = h;
+  params.in = shape.in;
+  params.num_slices = shape.num_slices;
+  params.max_rank = shape.max_rank;
+  params.splits = plan.splits;
+  params.cluster = plan.cluster;
+  params.wide_x = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
+  params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
+                  h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
+  const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kBudget<12> + kAlign;
+  const std::int64_t row_blocks =
+      row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
+  const auto run = [&]<class T>(const T*) {
+    if (few) return launch_shrink<T, 64, 4>(params, row_blocks, stream);
+    return plan.shrink_rows == 128 ? launch_shrink<T, 128, 12>(params, row_blocks, stream)
+                                   : launch_shrink<T, 64, 12>(params, row_blocks, stream);
+  };
+  return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
+                               : run(static_cast<const __nv_bfloat16*>(nullptr));
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END

@@ -1,0 +1,209 @@
+// Products of a warpgroup: 64 rows of x times up to 96 rows of A, both from shared memory, sums in
+// registers. Rows are 64 elements of 16 bits; eight rows are a group of 1024 bytes in which the
+// 16-byte piece c of row r stands at place c ^ r. Where the target has no such instruction, the
+// four warps do the same with theirs.
+#pragma once
+
+#include "tensor.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+/// Bytes of a row of an operand's tile.
+inline constexpr int kTileRowBytes = 128;
+
+/// Where the 16-byte piece of a row stands.
+__device__ __forceinline__ std::uint32_t tile_offset(int row, int piece) {
+  return static_cast<std::uint32_t>(row * kTileRowBytes + ((piece ^ (row & 7)) << 4));
+}
+
+__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/// Rows of 128 bytes swizzled as above, groups of eight 1024 bytes apart.
+__device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t shared_address) {
+  return (static_cast<std::uint64_t>(shared_address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) |
+         (std::uint64_t{64} << 32) | (std::uint64_t{1} << 62);
+}
+__device__ __forceinline__ void warpgroup_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void warpgroup_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kCount>
+__device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+#define RANKFOLD_F4(d, i) "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define RANKFOLD_F8(d, i) RANKFOLD_F4(d, i), RANKFOLD_F4(d, (i) + 4)
+#define RANKFOLD_F16(d, i) RANKFOLD_F8(d, i), RANKFOLD_F8(d, (i) + 8)
+#define RANKFOLD_R0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define RANKFOLD_R8 "%8, %9, %10, %11, %12, %13, %14, %15"
+#define RANKFOLD_R16 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define RANKFOLD_R24 "%24, %25, %26, %27, %28, %29, %30, %31"
+#define RANKFOLD_R32 "%32, %33, %34, %35, %36, %37, %38, %39"
+#define RANKFOLD_R40 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define RANKFOLD_WGMMA(n, type, registers, a, b, ...)                                         \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" n  \
+               "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}" \
+               : __VA_ARGS__                                                                  \
+               : "l"(x), "l"(a_rows)                                                          \
+               : "memory")
+#define RANKFOLD_WGMMA_SIZES(type)                                                                \
+  if constexpr (kTiles == 1) {                                                                    \
+    RANKFOLD_WGMMA("16", type, RANKFOLD_R0, "8", "9", RANKFOLD_F8(d, 0));                         \
+  } else if constexpr (kTiles == 2) {                                                             \
+    RANKFOLD_WGMMA("32", type, RANKFOLD_R0 "," RANKFOLD_R8, "16", "17", RANKFOLD_F16(d, 0));      \
+  } else if constexpr (kTiles == 3) {                                                             \
+    RANKFOLD_WGMMA("48", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16, "24", "25",          \
+                   RANKFOLD_F16(d, 0), RANKFOLD_F8(d, 16));                                       \
+  } else if constexpr (kTiles == 4) {                                                             \
+    RANKFOLD_WGMMA("64", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24,     \
+                   "32", "33", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16));                          \
+  } else {                                                                                        \
+    static_assert(kTiles == 6);                                                                   \
+    RANKFOLD_WGMMA("96", type,                                                                    \
+                   RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24 "," RANKFOLD_R32 \
+                               "," RANKFOLD_R40,                                                  \
+                   "48", "49", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16), RANKFOLD_F16(d, 32));     \
+  }
+
+/// d += x a_rows^T of 16 elements of k; kTiles times 16 rows of A.
+template <class T, int kTiles>
+__device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
+                                                   std::uint64_t a_rows) {
+  if constexpr (std::is_same_v<T, __half>) {
+    RANKFOLD_WGMMA_SIZES("f16")
+  } else {
+    RANKFOLD_WGMMA_SIZES("bf16")
+  }
+}
+
+#undef RANKFOLD_WGMMA_SIZES
+#undef RANKFOLD_WGMMA
+#undef RANKFOLD_R0
+#undef RANKFOLD_R8
+#undef RANKFOLD_R16
+#undef RANKFOLD_R24
+#undef RANKFOLD_R32
+#undef RANKFOLD_R40
+#undef RANKFOLD_F16
+#undef RANKFOLD_F8
+#undef RANKFOLD_F4
+
+/// sums += x a^T over 64 elements of k, begun: finish_tiles() ends it. x: 64 rows, a: kTiles * 16
+/// rows. Of sums lane 4g + t of warp w has rows 16w + g and 16w + g + 8, columns 2t and 2t + 1, of
+/// every eight columns.
+template <class T, int kTiles>
+__device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
+                                            std::uint32_t a) {
+  constexpr int kWide = kTiles == 12 ? 6 : kTiles == 8 ? 4 : kTiles;
+  warpgroup_begin();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int part = 0; part < kTiles; part += kWide) {
+      warpgroup_multiply<T, kWide>(sums + part * 8, tile_descriptor(x) + 2 * k,
+                                   tile_descriptor(a + part * 16 * kTileRowBytes) + 2 * k);
+    }
+  }
+  warpgroup_commit();
+}
+template <int kCount>
+__device__ __forceinline__ void finish_tiles(float (&sums)[kCount]) {
+  warpgroup_wait(sums);
+}
+
+#else
+
+template <class T, int kTiles>
+__device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
+                                            std::uint32_t a) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int x_row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane % 16;
+  const int a_row = lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    std::uint32_t left[4];
+    load_matrices(left, x + tile_offset(x_row, 2 * k + lane / 16));
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      std::uint32_t right[4];
+      load_matrices(right,
+                    a + tile * 16 * kTileRowBytes + tile_offset(a_row, 2 * k + lane / 8 % 2));
+      float(&first)[4] = *reinterpret_cast<float(*)[4]>(sums + tile * 8);
+      float(&second)[4] = *reinterpret_cast<float(*)[4]>(sums + tile * 8 + 4);
+      multiply<T>(first, left[0], left[1], left[2], left[3], right[0], right[1]);
+      multiply<T>(second, left[0], left[1], left[2], left[3], right[2], right[3]);
+    }
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void finish_tiles(float (&)[kCount]) {}
+
+#endif
+
+// Asynchronous copies into shared memory.
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+/// 16 bytes, of which the first `bytes` are read and the rest is zero.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+/// Before a barrier: what this thread wrote to shared memory will be seen by matrix instructions
+/// after it.
+__device__ __forceinline__ void publish_to_matrices() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void store_shared_16(std::uint32_t to, const std::uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]),
+               "r"(v[3])
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+/// Up to eight elements of 16 bits at any address; zeros past count.
+__device__ __forceinline__ void gather_16(std::uint32_t (&v)[4], const void* from, int count) {
+  const unsigned short* const p = static_cast<const unsigned short*>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t low = 2 * i < count ? p[2 * i] : 0u;
+    const std::uint32_t high = 2 * i + 1 < count ? p[2 * i + 1] : 0u;
+    v[i] = low | (high << 16);
+  }
+}
+/// A barrier of the four warps of a warpgroup.
+__device__ __forceinline__ void warpgroup_barrier(int id) {
+  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+}
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
