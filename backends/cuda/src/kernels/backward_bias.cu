@@ -2,6 +2,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -93,6 +94,8 @@ Status backward_bias(const TensorBackward& call, cudaStream_t stream) {
     return launch_tiles(&sum_bias<T>, call.tiling.dy_chunks * p.num_blocks, kThreads, 0, false, stream, p);
   });
 }
+
+RANKFOLD_CUDA_MODULE(backward_bias)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -520,6 +521,8 @@ Status sum_splits(const SplitHidden& h, std::int64_t rows, std::int64_t columns,
   if (rows == 0 || columns == 0) return {};
   return launch(&sum_rows, grid_of(rows), 128, stream, SumParams{h, rows, columns, out, out_stride});
 }
+
+RANKFOLD_CUDA_MODULE(decode_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
