@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -550,6 +551,8 @@ Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Gro
                 SumParams{table.entries, table.slot_stride, grouping, h, out.data, out.row_stride,
                           static_cast<int>(kind), table.shape.num_slices, table.shape.max_rank});
 }
+
+RANKFOLD_CUDA_MODULE(decode_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

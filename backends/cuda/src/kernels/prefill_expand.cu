@@ -4,6 +4,7 @@
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -912,6 +913,8 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   if (shape.b_dtype == DType::f16) return y.dtype == DType::f32 ? run(f16, f32) : run(f16, f16);
   return y.dtype == DType::f32 ? run(bf16, f32) : run(bf16, bf16);
 }
+
+RANKFOLD_CUDA_MODULE(prefill_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
