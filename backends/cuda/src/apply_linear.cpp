@@ -1,4 +1,4 @@
-#include "operation.hpp"
+#include "linear.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -6,13 +6,12 @@ namespace cuda {
 Status CudaBackend::do_apply_linear(const ApplyLinearArgs& args, const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Parts parts(make_problem(args), workspace);
-  Rows rows;
-  RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));
-  const RowRange range = all_rows(args.addressing);
-  RANKFOLD_CUDA_TRY(general_shrink(args.x, args.table, rows, range, parts.h(), {}, native(stream)));
-  return general_expand(parts.h(), args.table, rows, range, args.y, {.mode = args.options.y_mode, .made_h = true},
-                        native(stream));
+  const Problem problem = make_problem(args);
+  const Parts parts(problem, workspace);
+  LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));
+  RANKFOLD_CUDA_TRY(call.begin());
+  RANKFOLD_CUDA_TRY(call.shrink(args.x, call.own_h(), {}));
+  return call.expand(call.own_h(), args.y, true, true, false);
 }
 
 }  // namespace cuda

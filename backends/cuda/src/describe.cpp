@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "architectures.hpp"
@@ -59,10 +60,16 @@ int attribute(cudaDeviceAttr which, int device) noexcept {
 }
 
 DeviceTraits traits_of(int device) noexcept {
-  return {.index = device,
-          .num_sms = std::max(attribute(cudaDevAttrMultiProcessorCount, device), 1),
-          .major = attribute(cudaDevAttrComputeCapabilityMajor, device),
-          .minor = attribute(cudaDevAttrComputeCapabilityMinor, device)};
+  DeviceTraits traits;
+  traits.index = device;
+  traits.num_sms = std::max(attribute(cudaDevAttrMultiProcessorCount, device), 1);
+  traits.major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  traits.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  traits.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  // In code for anything else those kernels are empty.
+  traits.hopper_code =
+      traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+  return traits;
 }
 
 Status check_device(const DeviceTraits& traits) noexcept {

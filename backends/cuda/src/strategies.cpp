@@ -3,6 +3,7 @@
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
+#include "linear.hpp"
 #include "kernels/experts.hpp"
 #include "plan.hpp"
 
@@ -42,7 +43,17 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
-      "compute capability 9.x; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+  for (const Op op : {Op::shrink, Op::expand, Op::apply_linear, Op::forward, Op::apply_embedding,
+                      Op::forward_embedding}) {
+    add(op, Strategy::gemv, "addressing uniform; at most 8 rows; x f16 or bf16; A and B of x's dtype or f32");
+    add(op, Strategy::routed, "addressing tokens; x f16 or bf16; A and B of x's dtype or f32");
+    add(op, Strategy::grouped, "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
+    if (op == Op::apply_linear || op == Op::forward) {
+      add(op, Strategy::tensor_core,
+          "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
+    }
+  }
   add(Op::apply_experts, Strategy::experts_gathered, "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   add(Op::apply_experts, Strategy::experts_sorted, "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
@@ -62,17 +73,23 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                           to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
-    const bool fits = traits_.major == 9 && tile_backward(problem).fits;
+    const bool fits = traits_.hopper_code && tile_backward(problem).fits;
     if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
       return Strategy::tensor_core;
     }
     if (options.strategy == Strategy::tensor_core) {
       return Status::format(StatusCode::unsupported,
-                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.x "
-                            "(this one has %d.%d), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
+                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
+                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or "
+                            "bf16; batch_invariant: bf16), "
                             "max_rank from 1 to %d (it is %d) and no dropout",
-                            traits_.major, traits_.minor, kTileMaxRank, problem.shape.max_rank);
+                            traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
     }
+  }
+  if (is_linear_op(problem.op)) {
+    Result<LinearPlan> plan = plan_linear(problem, traits_);
+    if (!plan.ok()) return plan.status();
+    return plan.value().strategy;
   }
   const bool of_experts = options.strategy == Strategy::experts_gathered || options.strategy == Strategy::experts_sorted;
   if ((problem.op == Op::apply_experts && options.strategy == Strategy::automatic) ||

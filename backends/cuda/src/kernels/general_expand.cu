@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
   const std::int64_t n = block * kColumns + threadIdx.x;
   if (n >= p.out[slice]) return;
   for (std::int64_t i = blockIdx.y; i < p.range.num_rows; i += gridDim.y) {
-    const std::int64_t row = p.range.first_row + i;
+    std::int64_t row;
+    const Route found = locate(p.rows, p.range.first_row + i, &row);
     TY* const y = static_cast<TY*>(p.y) + row * p.y_stride + y_column + n;
-    const Route found = route(p.rows, row);
     int rank = 0;
     const AdapterEntry* entry = nullptr;
     if (found.entry >= 0) {
@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
       rank = bound ? bounded_rank(*entry, p.max_rank) : 0;
     }
     if (rank == 0) {
-      if (p.overwrites) *y = narrow<TY>(0.0f);
+      // By segments other rows may have this number; the host has zeroed y for those.
+      if (p.overwrites && (found.entry >= 0 || p.rows.kind != Rows::by_segments)) *y = narrow<TY>(0.0f);
       continue;
     }
     const float* const h = p.h.data + (row - p.h.first_row) * p.h.stride + slice * p.max_rank;
