@@ -149,16 +149,16 @@ struct Eight {
           reinterpret_cast<uint4*>(p)[i] = make_uint4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         }
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= count) break;
-      if constexpr (sizeof(TY) == 4) {
-        p[i] = __uint_as_float(v[i]);
-      } else {
-        const auto bits = static_cast<std::uint16_t>(v[i / 2] >> (i % 2 * 16));
-        memcpy(p + i, &bits, 2);
+      for (int i = 0; i < 8; ++i) {
+        if (i >= count) break;
+        if constexpr (sizeof(TY) == 4) {
+          p[i] = __uint_as_float(v[i]);
+        } else {
+          const auto bits = static_cast<std::uint16_t>(v[i / 2] >> (i % 2 * 16));
+          memcpy(p + i, &bits, 2);
+        }
       }
     }
   }
