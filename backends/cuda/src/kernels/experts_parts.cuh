@@ -326,20 +326,13 @@ struct HiddenParts {
 };
 template <class T>
 __device__ __forceinline__ void split_hidden(const float4& h, uint4& high_low, uint2& rest) {
-  split_pair<T>(h.x, h.y, high_low.x, high_low.z);
-  split_pair<T>(h.z, h.w, high_low.y, high_low.w);
-  if constexpr (!std::is_same_v<T, __half>) {
-    // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their last bit.
-    const auto left = [](float v, std::uint32_t high, std::uint32_t low, int half) {
-      const auto part = [&](std::uint32_t bits) {
-        return __uint_as_float(half == 0 ? bits << 16 : bits & 0xffff0000u);
-      };
-      const float without_high = v == part(high) ? 0.0f : v - part(high);
-      return without_high == part(low) ? 0.0f : without_high - part(low);
-    };
-    rest.x = narrow_pair<T>(left(h.x, high_low.x, high_low.z, 0), left(h.y, high_low.x, high_low.z, 1));
-    rest.y = narrow_pair<T>(left(h.z, high_low.y, high_low.w, 0), left(h.w, high_low.y, high_low.w, 1));
-  }
+  // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their last bit.
+  constexpr int kParts = std::is_same_v<T, __half> ? 2 : 3;
+  std::uint32_t first[kParts], second[kParts];
+  split_pair<T>(h.x, h.y, first);
+  split_pair<T>(h.z, h.w, second);
+  high_low = make_uint4(first[0], second[0], first[1], second[1]);
+  if constexpr (kParts == 3) rest = make_uint2(first[2], second[2]);
 }
 
 __device__ __forceinline__ float power_of_two(int exponent) {
