@@ -22,6 +22,7 @@ class Parts {
   std::int32_t* row_slots() const noexcept { return at<std::int32_t>(plan_.row_slots); }
   Hidden h(std::int64_t first_row = 0) const noexcept { return {at<float>(plan_.h), columns_, first_row}; }
   Hidden ds() const noexcept { return {at<float>(plan_.ds), columns_, 0}; }
+  float* delta() const noexcept { return at<float>(plan_.delta); }
   std::int32_t* order() const noexcept { return at<std::int32_t>(plan_.order); }
   std::int32_t* ends() const noexcept { return at<std::int32_t>(plan_.ends); }
   BackwardPartials backward_partials() const noexcept {

@@ -81,6 +81,13 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     return offset;
   };
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
+  if (is_unfused(problem)) {
+    plan.row_slots = take(problem.addressing == AddressingMode::grouped ? rows : 0, 1);
+    plan.h = take(rows, columns);
+    plan.delta = take(rows, total_out(shape));
+    plan.bytes = at;
+    return plan;
+  }
   const bool grouped = is_backward(problem.op) && problem.addressing == AddressingMode::grouped;
   plan.row_slots = take(grouped ? rows : 0, 1);
   if (is_linear(problem.op) && problem.addressing == AddressingMode::tokens) {

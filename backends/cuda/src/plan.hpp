@@ -24,6 +24,7 @@ struct WorkspacePlan {
   std::size_t whole_ds = 0;        ///< float [rows, num_slices * max_rank rounded up to 4], by place in the order
   std::size_t packed_h = 0;        ///< float [rows, num_slices, max_rank rounded up to 4]
   std::size_t dbias_partials = 0;  ///< float [dy_partials, total out rounded up to 4]
+  std::size_t delta = 0;           ///< float [rows, total out]; strategy unfused
   std::size_t bytes = 0;
   bool too_large = false;  ///< no memory is enough; the rest says nothing
 };
@@ -37,6 +38,9 @@ int pinned_splits(std::int64_t in, std::int64_t columns) noexcept;
 /// The most splits whose h fits partial_floats, at most `wanted`.
 int fitting_splits(std::int64_t rows, std::int64_t columns, std::int64_t wanted) noexcept;
 
+inline bool is_unfused(const Problem& problem) noexcept {
+  return problem.op == Op::apply_linear && problem.options.strategy == Strategy::unfused;
+}
 inline bool routes_experts(Op op) noexcept {
   return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
 }

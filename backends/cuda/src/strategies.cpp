@@ -54,6 +54,7 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
           "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
     }
   }
+  add(Op::apply_linear, Strategy::unfused, "any dtype, rank, size and stride; a delta of float32 in the workspace");
   add(Op::apply_experts, Strategy::experts_gathered, "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   add(Op::apply_experts, Strategy::experts_sorted, "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
@@ -86,6 +87,7 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                             traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
     }
   }
+  if (is_unfused(problem)) return Strategy::unfused;
   if (is_linear_op(problem.op)) {
     Result<LinearPlan> plan = plan_linear(problem, traits_);
     if (!plan.ok()) return plan.status();

@@ -23,12 +23,9 @@ struct Block {
   uint4* hidden;     // [tiles][rows][4]
   uint2* rest;       // [tiles][rows][4]
   float* strengths;  // [slices][rows]
-  // Of the first row:
-  const int* rows;
-  const void* const* x;
-  float* row_weights;
-  float* token_weights;
-  int count;
+  const float* row_weights;
+  const float* token_weights;
+  int count;  // rows
 };
 
 template <class T, int kTiles>
@@ -145,28 +142,26 @@ __device__ inline void scale_hidden(const Block& block) {
   __syncthreads();
 }
 
-/// 64 columns of a slice; a warp takes every kWarps-th of each.
-struct Item {
+/// 64 columns of a slice; a warp takes every kWarps-th of each slice that has a delta.
+template <int kWarps>
+struct Items {
+  const Block& block;
   int slice, column;
-};
-template <int kWarps>
-__device__ __forceinline__ void to_columns(const Params& p, const Block& block, Item& item) {
-  while (item.slice < block.num_slices && item.column >= p.out[block.first_slice + item.slice]) {
-    ++item.slice;
-    item.column = static_cast<int>(threadIdx.x) / 32 * kColumns;
+
+  __device__ __forceinline__ Items(const Block& of) : block(of), slice(0), column(first()) { find(); }
+  static __device__ __forceinline__ int first() { return static_cast<int>(threadIdx.x) / 32 * kColumns; }
+  __device__ __forceinline__ bool ended() const { return slice >= block.num_slices; }
+  __device__ __forceinline__ void find() {
+    while (!ended() && (block.slices[slice].rank == 0 || column >= block.slices[slice].out)) {
+      ++slice;
+      column = first();
+    }
   }
-}
-template <int kWarps>
-__device__ __forceinline__ Item first_item(const Params& p, const Block& block) {
-  Item item{0, static_cast<int>(threadIdx.x) / 32 * kColumns};
-  to_columns<kWarps>(p, block, item);
-  return item;
-}
-template <int kWarps>
-__device__ __forceinline__ void advance(const Params& p, const Block& block, Item& item) {
-  item.column += kWarps * kColumns;
-  to_columns<kWarps>(p, block, item);
-}
+  __device__ __forceinline__ void advance() {
+    column += kWarps * kColumns;
+    find();
+  }
+};
 
 /// Shapes of a block. kAhead: token tiles of 64 columns whose y (and B) are asked for before their turn.
 template <class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead>
@@ -174,7 +169,7 @@ struct Shape {
   static constexpr int kRows = kTokenTiles * 8;
   static constexpr int kPartial = 4 * kWarps * kTiles * kRows * kHiddenStride;         // bytes
   static constexpr int kYUnits = static_cast<int>(sizeof(TY)) * 32;  // of a tile, in 16 bytes
-  static constexpr int kBSlots = kTokenTiles == 1 ? kAhead : 2;
+  static constexpr int kBSlots = kAhead;  // each tile may be another item's
   // Of a warp, in 16 bytes.
   static constexpr int kRingUnits = kStages * (kTiles * 2 + kTokenTiles) * 32;
   static constexpr int kFifoUnits = kBSlots * 128 + kAhead * kYUnits;
@@ -199,117 +194,138 @@ struct Shape {
 /// The expand of a block: a warp has 64 columns at a time, and of these a token tile.
 template <class T, class TY, int kTokenTiles, int kWarps, int kAhead, int kBSlots, bool kOneTile, bool kWide>
 struct Expand {
-  static constexpr int kRows = kTokenTiles * 8, kYUnits = static_cast<int>(sizeof(TY)) * 32;
-  const Params& p;
+  static constexpr int kRows = kTokenTiles * 8;
+  static constexpr int kStep = kTokenTiles % 2 == 0 && kAhead >= 4 && kOneTile ? 2 : 1;  // tiles at a time
+  static constexpr unsigned kBBytes = 2048, kHalfY = sizeof(TY) * 256, kYBytes = 2 * kHalfY;
   const Block& block;
-  uint4* fifo;  // the warp's, at the lane; first B, then y
   int token_tiles, g, t;
-  Item asked;  // of what is asked for next, and its place
-  int asked_tile, asked_b, asked_y;
+  bool overwrites;
+  unsigned b_slots, y_slots, y_rows;
+  // What is asked for next, and where it goes.
+  Items<kWarps> asked;
+  int asked_tile, asked_left;
+  unsigned asked_b, asked_y;
+  std::int64_t asked_offset;  // in a row of y
 
-  __device__ __forceinline__ Expand(const Params& params, const Block& of, uint4* of_warp)
-      : p(params), block(of) {
+  __device__ __forceinline__ Expand(const Block& of, const void* fifo_of_warp, const void* rows_of_y, bool over)
+      : block(of), overwrites(over), asked(of) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     g = lane / 4, t = lane % 4;
-    fifo = of_warp + lane;
     token_tiles = kTokenTiles == 1 ? 1 : (block.count + 7) / 8;
-    asked = first_item<kWarps>(p, block);
-    asked_tile = asked_b = asked_y = 0;
+    b_slots = shared_address(fifo_of_warp) + lane * 8;
+    y_slots = shared_address(fifo_of_warp) + kBSlots * kBBytes + lane * 16;
+    y_rows = shared_address(rows_of_y) + 2 * t * 8;
+    asked_tile = 0;
+    asked_b = asked_y = 0;
+    see_item(asked, asked_left, asked_offset);
   }
-  __device__ __forceinline__ uint2* b_slot(int slot) const {
-    return reinterpret_cast<uint2*>(fifo - threadIdx.x % 32 + slot * 128) + threadIdx.x % 32;
+  __device__ __forceinline__ void see_item(const Items<kWarps>& item, int& left, std::int64_t& offset) const {
+    if (item.ended()) return;
+    const SliceOfBlock& slice = block.slices[item.slice];
+    left = slice.out - item.column - g * 8;
+    offset = slice.y_column + item.column + g * 8;
   }
-  __device__ __forceinline__ uint4* y_slot(int slot) const { return fifo + kBSlots * 128 + slot * kYUnits; }
-  __device__ __forceinline__ TY* y_at(const Item& item, int token) const {
-    return static_cast<TY*>(p.y) + (p.first_row + block.rows[min(token, block.count - 1)]) * p.y_stride +
-           p.y_column[block.first_slice + item.slice] + item.column + g * 8;
-  }
-  __device__ __forceinline__ int y_count(const Item& item, int token) const {
-    return token < block.count ? p.out[block.first_slice + item.slice] - item.column - g * 8 : 0;
+  __device__ __forceinline__ static unsigned after(unsigned slot, unsigned bytes, int slots) {
+    return slot + bytes == slots * bytes ? 0 : slot + bytes;
   }
   /// One tile more on its way, one group of copies.
   __device__ __forceinline__ void ask() {
-    if (asked.slice < block.num_slices) {
+    if (!asked.ended()) {
       if (asked_tile == 0) {
-        if constexpr (kOneTile) {
-          ask_b<kWide, T>(b_slot(asked_b), block.slices[asked.slice], asked.column,
-                          p.out[block.first_slice + asked.slice], 0);
-        }
-        asked_b = asked_b + 1 == kBSlots ? 0 : asked_b + 1;
+        if constexpr (kOneTile) ask_b<kWide, T>(b_slots + asked_b, block.slices[asked.slice], asked.column, 0);
+        asked_b = after(asked_b, kBBytes, kBSlots);
       }
-      if (p.overwrites == 0) {
+      if (!overwrites) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int token = asked_tile * 8 + 2 * t + i;
-          Eight<TY>::template ask<kWide>(y_slot(asked_y) + i * (kYUnits / 2), y_at(asked, token),
-                                         y_count(asked, token));
+          const TY* const from = take_pointer<const TY>(y_rows + (asked_tile * 8 + i) * 8) + asked_offset;
+          Eight<TY>::template ask<kWide>(y_slots + asked_y + i * kHalfY, from,
+                                         asked_tile * 8 + 2 * t + i < block.count ? asked_left : 0);
         }
       }
-      asked_y = asked_y + 1 == kAhead ? 0 : asked_y + 1;
+      asked_y = after(asked_y, kYBytes, kAhead);
       if (++asked_tile == token_tiles) {
         asked_tile = 0;
-        advance<kWarps>(p, block, asked);
+        asked.advance();
+        see_item(asked, asked_left, asked_offset);
       }
     }
     commit_copies();
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll 1
-    for (int i = 0; i < kAhead; ++i) {
-      // B has room for an item beside the present one: what lies past it is asked for later.
-      if (kTokenTiles == 1 || i < token_tiles) {
-        ask();
-      } else {
-        commit_copies();
-      }
-    }
+    for (int i = 0; i < kAhead; ++i) ask();
   }
   __device__ __forceinline__ void run() {
-    Item item = first_item<kWarps>(p, block);
-    int tile = 0, b_at = 0, y_place = 0;
-    while (item.slice < block.num_slices) {
-      if (kTokenTiles == 1 || token_tiles >= kAhead) {
-        wait_for_copies<kAhead - 1>();
-      } else {
-        wait_for_copies<0>();
-      }
+    unsigned b_at = 0, y_place = 0;
+    const unsigned hidden = shared_address(block.hidden) + (g * 4 + t) * 16;
+    const unsigned rest = shared_address(block.rest) + (g * 4 + t) * 8;
+    const unsigned strengths = shared_address(block.strengths) + 2 * t * 4;
+    for (Items<kWarps> item(block); !item.ended(); item.advance()) {
       const SliceOfBlock& slice = block.slices[item.slice];
-      if (slice.rank > 0) {
-        float c[4][4] = {};
-        const int rank_tiles = kOneTile ? 1 : (slice.rank + 15) / 16;
+      const int rank_tiles = kOneTile ? 1 : (slice.rank + 15) / 16;
+      int left = 0;
+      std::int64_t offset = 0;
+      see_item(item, left, offset);
+      uint4 b[4];
+      // Two tiles at a time, so that their chains of instructions overlap.
+#pragma unroll 1
+      for (int tile = 0; tile < token_tiles; tile += kStep) {
+        wait_for_copies<kAhead - kStep>();
+        if (kOneTile && tile == 0) take_b(b, b_slots + b_at);
+        float c[kStep][4][4] = {};
 #pragma unroll 1
         for (int rank_tile = 0; rank_tile < rank_tiles; ++rank_tile) {
           if constexpr (!kOneTile) {
-            ask_b<kWide, T>(b_slot(b_at), slice, item.column, p.out[block.first_slice + item.slice], rank_tile);
+            ask_b<kWide, T>(b_slots + b_at, slice, item.column, rank_tile);
             commit_copies();
             wait_for_copies<0>();
+            take_b(b, b_slots + b_at);
           }
-          const int at = ((item.slice * block.rank_tiles + rank_tile) * kRows + tile * 8 + g) * 4 + t;
-          HiddenParts<T> h;
-          h.high_low = block.hidden[at];
-          if constexpr (!std::is_same_v<T, __half>) h.rest = block.rest[at];
-          const uint2* const b = b_slot(b_at);
+          const int at = ((kOneTile ? item.slice : item.slice * block.rank_tiles + rank_tile) * kTokenTiles + tile) * 32;
+          HiddenParts<T> h[kStep];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) h.multiply_into(c[j], b[j * 64], b[j * 64 + 32]);
+          for (int u = 0; u < kStep; ++u) {
+            h[u].high_low = take_16(hidden + (at + u * 32) * 16);
+            if constexpr (!std::is_same_v<T, __half>) h[u].rest = take_8(rest + (at + u * 32) * 8);
+          }
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int u = 0; u < kStep; ++u) h[u].multiply_into(c[u][j], b[j]);
+          }
+        }
+        Eight<TY> y[kStep][2];
+        TY* to[kStep][2];
+        uint2 f[kStep];
+        unsigned place = y_place;
+#pragma unroll
+        for (int u = 0; u < kStep; ++u) {
+          f[u] = take_8(strengths + (item.slice * kRows + (tile + u) * 8) * 4);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            y[u][i].take(y_slots + place + i * kHalfY);
+            to[u][i] = take_pointer<TY>(y_rows + ((tile + u) * 8 + i) * 8) + offset;
+          }
+          place = after(place, kYBytes, kAhead);
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int token = tile * 8 + 2 * t + i;
-          const float even[4] = {c[0][i], c[1][i], c[2][i], c[3][i]};
-          const float odd[4] = {c[0][2 + i], c[1][2 + i], c[2][2 + i], c[3][2 + i]};
-          Eight<TY> y;
-          y.take(y_slot(y_place) + i * (kYUnits / 2));
-          y.add(p.overwrites != 0, block.strengths[item.slice * kRows + token], even, odd);
-          y.template store<kWide>(y_at(item, token), y_count(item, token));
+        for (int u = 0; u < kStep; ++u) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const float even[4] = {c[u][0][i], c[u][1][i], c[u][2][i], c[u][3][i]};
+            const float odd[4] = {c[u][0][2 + i], c[u][1][2 + i], c[u][2][2 + i], c[u][3][2 + i]};
+            y[u][i].add(overwrites, __uint_as_float(i == 0 ? f[u].x : f[u].y), even, odd);
+            y[u][i].template store<kWide>(to[u][i], (tile + u) * 8 + 2 * t + i < block.count ? left : 0);
+          }
+        }
+#pragma unroll 1
+        for (int u = 0; u < kStep && tile + u < token_tiles; ++u) {
+          ask();
+          y_place = after(y_place, kYBytes, kAhead);
         }
       }
-      ask();
-      y_place = y_place + 1 == kAhead ? 0 : y_place + 1;
-      if (++tile == token_tiles) {
-        tile = 0;
-        b_at = b_at + 1 == kBSlots ? 0 : b_at + 1;
-        advance<kWarps>(p, block, item);
-      }
+      b_at = after(b_at, kBBytes, kBSlots);
     }
   }
 };
@@ -318,20 +334,22 @@ struct Expand {
 /// of A are under way.
 template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile, bool kWide>
 __device__ __forceinline__ void compute(const Params& p, const Block& block, RowsOfBlock<kTokenTiles * 8>& s,
-                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic, int steps,
+                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic, int k, int length,
                                         float row_weight, float token_weight) {
   using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
   constexpr int kRows = kTokenTiles * 8;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   const int num_tiles = block.num_slices * block.rank_tiles;
   Expand<T, TY, kTokenTiles, kWarps, kAhead, Sizes::kBSlots, kOneTile, kWide> expand(
-      p, block, dynamic + Sizes::kFifoAt / 16 + warp * Sizes::kFifoStep);
+      block, dynamic + Sizes::kFifoAt / 16 + warp * Sizes::kFifoStep, s.y, p.overwrites != 0);
   for (int first_tile = 0; first_tile < num_tiles; first_tile += kTiles) {
-    const T* a[kTiles][2];
-    rows_of_a<T, kTiles>(a, block, first_tile);
-    if (first_tile > 0 || !kWide) ring.template begin<kWide>(a);
+    if (first_tile > 0 || !kWide) {
+      const T* a[kTiles][2];
+      rows_of_a<T, kTiles>(a, block, first_tile);
+      ring.template begin<kWide>(a, k, length);
+    }
     float acc[kTokenTiles][kTiles][4] = {};
-    ring.template run<kWide>(acc, a, block.x, (block.count + 7) / 8, steps);
+    ring.template run<kWide>(acc, shared_address(s.x), (block.count + 7) / 8, k);
     if (first_tile == 0 && tid < kRows) {
       s.row_weights[tid] = row_weight;
       s.token_weights[tid] = token_weight;
@@ -374,7 +392,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
 
   // Which (expert, slot) is the block's, and among which rows of the window are its own?
   const int own_row = static_cast<int>(blockIdx.x);
-  constexpr int kLook = kTokenTiles == 1 ? 8 : 4;
+  constexpr int kLook = kTokenTiles <= 2 ? 2048 / kThreads : 4;
   Look<kThreads, kLook> look;
   int low = 0, high = p.num_rows;
   int2 key = make_int2(0, 0);
@@ -396,8 +414,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   bool wide = true;
   if (tid < block.num_slices) {
     const int slice = block.first_slice + tid;
-    slices[tid] = read_slice(p.entries[key.y * p.slot_stride + static_cast<std::int64_t>(key.x) * p.num_slices + slice],
-                             p.max_rank, (p.y_is_wide >> slice) & 1);
+    slices[tid] = read_slice(
+        p.entries[key.y * p.slot_stride + static_cast<std::int64_t>(key.x) * p.num_slices + slice], p, slice);
     wide = slices[tid].is_wide;
   }
   wide = __syncthreads_and(wide) != 0 && p.x_is_wide;
@@ -405,13 +423,13 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   // Steps of 32 k, the same number to each warp but the last.
   const int steps_of_warp = ((p.in + 31) / 32 + kWarps - 1) / kWarps;
   const int k_begin = min(warp * steps_of_warp * 32, p.in), k_end = min(k_begin + steps_of_warp * 32, p.in);
-  const int steps = (k_end - k_begin + 31) / 32;
-  Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep, k_begin, k_end);
+  const int length = k_end - k_begin;
+  Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep);
   if (wide) {
     // Weights are under way while the rows are looked for.
     const T* a[kTiles][2];
     rows_of_a<T, kTiles>(a, block, 0);
-    ring.template begin<true>(a);
+    ring.template begin<true>(a, k_begin, length);
   }
   int marked_segment = low;
   if (p.finder != kPlain) {
@@ -473,20 +491,19 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
       }
       // Rows past the last are the last again: nothing of them is stored.
       s.x[tid] = static_cast<const T*>(p.x) + (p.own_x ? at : token) * p.x_stride;
+      s.y[tid] = static_cast<TY*>(p.y) + at * p.y_stride;
       row_weight = load_float_if(p.row_weights + at, p.row_weights != nullptr);
       token_weight = load_float_if(p.token_weights + token, p.token_weights != nullptr);
     }
     __syncthreads();
-    block.rows = s.rows;
-    block.x = s.x;
     block.row_weights = s.row_weights;
     block.token_weights = s.token_weights;
     if (wide) {
-      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, true>(p, block, s, ring, dynamic, steps,
-                                                                                   row_weight, token_weight);
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, true>(p, block, s, ring, dynamic, k_begin,
+                                                                                   length, row_weight, token_weight);
     } else {
-      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, false>(p, block, s, ring, dynamic, steps,
-                                                                                    row_weight, token_weight);
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, false>(p, block, s, ring, dynamic, k_begin,
+                                                                                    length, row_weight, token_weight);
     }
     if (p.finder != kByKey || block.count < kRows) break;
     wait_for_copies<0>();
@@ -494,7 +511,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
     if (wide) {
       const T* a[kTiles][2];
       rows_of_a<T, kTiles>(a, block, 0);
-      ring.template begin<true>(a);
+      ring.template begin<true>(a, k_begin, length);
     }
   }
   wait_for_copies<0>();

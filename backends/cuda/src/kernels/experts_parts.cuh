@@ -4,6 +4,7 @@
 #pragma once
 
 #include "elements.cuh"
+#include "experts_rows.cuh"
 #include "rankfold/adapter_table.hpp"
 #include "tensor.cuh"
 
@@ -24,15 +25,42 @@ __device__ __forceinline__ uint4 load_elements(const T* p, int count) {
   return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
+// Shared memory by its own 32-bit addresses: a generic pointer would be made anew at each use.
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ uint4 take_16(unsigned from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 take_8(unsigned from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+template <class P>
+__device__ __forceinline__ P* take_pointer(unsigned from) {
+  std::uint64_t v;
+  asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(from) : "memory");
+  return reinterpret_cast<P*>(v);
+}
+__device__ __forceinline__ void put_16(unsigned to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ void put_8(unsigned to, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+/// Zeros where it is not wanted.
 template <int kBytes>
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool wanted) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool wanted) {
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(wanted ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(address), "l"(from), "r"(wanted ? 8 : 0)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(wanted ? 8 : 0) : "memory");
   }
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -46,21 +74,21 @@ __device__ __forceinline__ void wait_for_copies() {
 
 /// 8 elements of T, `count` of them there; zeros after.
 template <bool kWide, class T>
-__device__ __forceinline__ void ask_eight(uint4* to, const T* from, int count) {
+__device__ __forceinline__ void ask_eight(unsigned to, const T* from, int count) {
   if constexpr (kWide) {
     copy_async<16>(to, from, count > 0);
   } else {
-    *to = load_elements(from, count);
+    put_16(to, load_elements(from, count));
   }
 }
 /// 4 elements.
 template <bool kWide, class T>
-__device__ __forceinline__ void ask_four(uint2* to, const T* from, int count) {
+__device__ __forceinline__ void ask_four(unsigned to, const T* from, int count) {
   if constexpr (kWide) {
     copy_async<8>(to, from, count > 0);
   } else {
     const uint4 v = load_elements(from, min(count, 4));
-    *to = make_uint2(v.x, v.y);
+    put_8(to, make_uint2(v.x, v.y));
   }
 }
 
@@ -70,26 +98,26 @@ struct Eight {
   static constexpr int kQuads = static_cast<int>(sizeof(TY)) / 2;  // of 16 bytes
   std::uint32_t v[kQuads * 4];
 
-  /// Quads stand 32 apart.
+  /// Quads stand 512 bytes apart.
   template <bool kWide>
-  static __device__ __forceinline__ void ask(uint4* to, const TY* from, int count) {
-    if constexpr (sizeof(TY) == 2) {
-      ask_eight<kWide>(to, from, count);
-    } else if constexpr (kWide) {
-      copy_async<16>(to, from, count > 0);
-      copy_async<16>(to + 32, from + 4, count > 0);
-    } else {
-      float e[8];
+  static __device__ __forceinline__ void ask(unsigned to, const TY* from, int count) {
+    if constexpr (kWide) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) e[i] = i < count ? from[i] : 0.0f;
-      *reinterpret_cast<float4*>(to) = make_float4(e[0], e[1], e[2], e[3]);
-      *reinterpret_cast<float4*>(to + 32) = make_float4(e[4], e[5], e[6], e[7]);
+      for (int i = 0; i < kQuads; ++i) copy_async<16>(to + i * 512, reinterpret_cast<const uint4*>(from) + i, count > 0);
+    } else if constexpr (sizeof(TY) == 2) {
+      put_16(to, load_elements(from, count));
+    } else {
+      std::uint32_t e[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) e[i] = i < count ? __float_as_uint(from[i]) : 0;
+      put_16(to, make_uint4(e[0], e[1], e[2], e[3]));
+      put_16(to + 512, make_uint4(e[4], e[5], e[6], e[7]));
     }
   }
-  __device__ __forceinline__ void take(const uint4* from) {
+  __device__ __forceinline__ void take(unsigned from) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const uint4 q = from[i * 32];
+      const uint4 q = take_16(from + i * 512);
       v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
     }
   }
@@ -121,16 +149,16 @@ struct Eight {
           reinterpret_cast<uint4*>(p)[i] = make_uint4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         }
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (i >= count) break;
-      if constexpr (sizeof(TY) == 4) {
-        p[i] = __uint_as_float(v[i]);
-      } else {
-        const auto bits = static_cast<std::uint16_t>(v[i / 2] >> (i % 2 * 16));
-        memcpy(p + i, &bits, 2);
+      for (int i = 0; i < 8; ++i) {
+        if (i >= count) break;
+        if constexpr (sizeof(TY) == 4) {
+          p[i] = __uint_as_float(v[i]);
+        } else {
+          const auto bits = static_cast<std::uint16_t>(v[i / 2] >> (i % 2 * 16));
+          memcpy(p + i, &bits, 2);
+        }
       }
     }
   }
@@ -141,19 +169,24 @@ struct SliceOfBlock {
   const void* a;
   const void* b;
   std::int64_t a_stride, b_stride;
+  std::int64_t y_column;
   int rank;
+  int out;
   float scaling;
   int is_wide;  // a, b and y
 };
 
-__device__ inline SliceOfBlock read_slice(const AdapterEntry& entry, int max_rank, bool y_is_wide) {
+__device__ inline SliceOfBlock read_slice(const AdapterEntry& entry, const Params& p, int slice) {
   SliceOfBlock s;
+  s.out = p.out[slice];
+  s.y_column = p.y_column[slice];
+  const bool y_is_wide = (p.y_is_wide >> slice) & 1;
   s.a = entry.a;
   s.b = entry.b;
   s.a_stride = entry.a_row_stride;
   s.b_stride = entry.b_row_stride;
   s.scaling = entry.scaling;
-  const int rank = min(max(entry.rank, 0), max_rank);
+  const int rank = min(max(entry.rank, 0), p.max_rank);
   s.rank = s.a != nullptr && s.b != nullptr ? rank : 0;
   s.is_wide = s.rank == 0 ||
               (y_is_wide && reinterpret_cast<std::uintptr_t>(s.a) % 16 == 0 && s.a_stride % 8 == 0 &&
@@ -161,98 +194,121 @@ __device__ inline SliceOfBlock read_slice(const AdapterEntry& entry, int max_ran
   return s;
 }
 
+/// a: operands of two instructions a tile.
 template <class T, int kTiles>
 __device__ __forceinline__ void multiply_step(float (&acc)[kTiles][4], const uint4 (&a)[kTiles][2], const uint4& x) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    multiply<T>(acc[i], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, x.x, x.y);
-    multiply<T>(acc[i], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, x.z, x.w);
+    multiply<T>(acc[i], a[i][0].x, a[i][0].y, a[i][0].z, a[i][0].w, x.x, x.y);
+    multiply<T>(acc[i], a[i][1].x, a[i][1].y, a[i][1].z, a[i][1].w, x.z, x.w);
   }
 }
 
-/// acc[n][i] += A tile i x (token tile n) over a warp's k, 32 a step. x: a pointer a token, in shared memory.
+/// acc[n][i] += A tile i x (token tile n) over a warp's k, 32 a step.
 template <class T, int kTokenTiles, int kTiles, int kStages>
 struct Ring {
   static constexpr int kPieces = kTiles * 2 + kTokenTiles;  // 16 bytes of each lane
-  uint4* lane_ring;  // the warp's, at the lane
-  int k, end;        // k of the lane
+  static constexpr int kStageBytes = kPieces * 512;
+  unsigned lane_ring;  // the warp's, at the lane
+  int at, length;      // the k of A that is asked for next, and their number; of the warp
+  const T* a[kTiles * 2];
 
-  __device__ __forceinline__ Ring(uint4* of_warp, int begin, int end_of_warp)
-      : lane_ring(of_warp + threadIdx.x % 32),
-        k(begin + static_cast<int>(threadIdx.x) % 4 * 8),
-        end(end_of_warp) {}
+  /// of_warp: the warp's part of shared memory.
+  __device__ __forceinline__ Ring(const void* of_warp) : lane_ring(shared_address(of_warp) + threadIdx.x % 32 * 16) {}
 
   template <bool kWide>
-  __device__ __forceinline__ void ask_a(const T* const (&a)[kTiles][2], int step, int stage) {
-    const int at = k + step * 32;
+  __device__ __forceinline__ void ask_a(int stage) {
 #pragma unroll
     for (int i = 0; i < kTiles * 2; ++i) {
-      const T* const row = a[i / 2][i % 2];
-      ask_eight<kWide>(lane_ring + (stage * kPieces + i) * 32, row + at, row != nullptr ? end - at : 0);
+      ask_eight<kWide>(lane_ring + stage * kStageBytes + i * 512, a[i] + at, a[i] != nullptr ? length - at : 0);
     }
+    at += 32;
   }
   template <bool kWide>
-  __device__ __forceinline__ void ask_x(const void* const* x, int token_tiles, int step, int stage) {
-    const int at = k + step * 32;
+  __device__ __forceinline__ void ask_x(const T* (&x)[kTokenTiles], int& x_left, int token_tiles, int stage) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      if (kTokenTiles > 1 && n >= token_tiles) break;
-      const T* const row = static_cast<const T*>(x[n * 8 + static_cast<int>(threadIdx.x) % 32 / 4]);
-      ask_eight<kWide>(lane_ring + (stage * kPieces + kTiles * 2 + n) * 32, row + at, end - at);
+      ask_eight<kWide>(lane_ring + stage * kStageBytes + (kTiles * 2 + n) * 512, x[n], n < token_tiles ? x_left : 0);
     }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) x[n] += 32;
+    x_left -= 32;
   }
+  /// rows: of A. [from, from + length): k of the warp.
   template <bool kWide>
-  __device__ __forceinline__ void begin(const T* const (&a)[kTiles][2]) {
+  __device__ __forceinline__ void begin(const T* const (&rows)[kTiles][2], int from, int of_warp) {
+    at = static_cast<int>(threadIdx.x) % 4 * 8;
+    length = of_warp;
+#pragma unroll
+    for (int i = 0; i < kTiles * 2; ++i) a[i] = rows[i / 2][i % 2] != nullptr ? rows[i / 2][i % 2] + from : nullptr;
 #pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) ask_a<kWide>(a, i, i);
+    for (int i = 0; i < kStages - 1; ++i) ask_a<kWide>(i);
   }
-  /// After begin().
+  /// After begin(). x_rows: shared address of a pointer a token; from: the warp's first k.
   template <bool kWide>
-  __device__ __forceinline__ void run(float (&acc)[kTokenTiles][kTiles][4], const T* const (&a)[kTiles][2],
-                                      const void* const* x, int token_tiles, int steps) {
+  __device__ __forceinline__ void run(float (&acc)[kTokenTiles][kTiles][4], unsigned x_rows, int token_tiles,
+                                      int from) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const T* x[kTokenTiles];
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n) x[n] = take_pointer<const T>(x_rows + (n * 8 + lane / 4) * 8) + from + lane % 4 * 8;
+    int x_left = length - lane % 4 * 8;
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) {
-      ask_x<kWide>(x, token_tiles, i, i);
+      ask_x<kWide>(x, x_left, token_tiles, i);
       commit_copies();
     }
+    const int steps = (length + 31) / 32;
     int stage = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       wait_for_copies<kStages - 2>();
+      const unsigned here = lane_ring + stage * kStageBytes;
       if (step + kStages - 1 < steps) {
         const int last = stage == 0 ? kStages - 1 : stage - 1;
-        ask_a<kWide>(a, step + kStages - 1, last);
-        ask_x<kWide>(x, token_tiles, step + kStages - 1, last);
+        ask_a<kWide>(last);
+        ask_x<kWide>(x, x_left, token_tiles, last);
       }
       commit_copies();
-      const uint4* const from = lane_ring + stage * kPieces * 32;
       uint4 av[kTiles][2];
 #pragma unroll
-      for (int i = 0; i < kTiles * 2; ++i) av[i / 2][i % 2] = from[i * 32];
+      for (int i = 0; i < kTiles; ++i) {
+        const uint4 low = take_16(here + i * 1024), high = take_16(here + i * 1024 + 512);
+        av[i][0] = make_uint4(low.x, high.x, low.y, high.y);
+        av[i][1] = make_uint4(low.z, high.z, low.w, high.w);
+      }
 #pragma unroll
       for (int n = 0; n < kTokenTiles; ++n) {
         if (kTokenTiles > 1 && n >= token_tiles) break;
-        multiply_step<T>(acc[n], av, from[(kTiles * 2 + n) * 32]);
+        multiply_step<T>(acc[n], av, take_16(here + (kTiles * 2 + n) * 512));
       }
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    wait_for_copies<0>();  // zeros, where k ended early
+    wait_for_copies<0>();
   }
 };
 
-/// 64 columns of B at one rank tile, as operands; zero past the columns and past the rank. To 8 places 32 apart.
+/// 64 columns of B at one rank tile; zero past the columns and past the rank. To 8 places 256 bytes apart.
 template <bool kWide, class T>
-__device__ __forceinline__ void ask_b(uint2* to, const SliceOfBlock& slice, int column, int out, int rank_tile) {
+__device__ __forceinline__ void ask_b(unsigned to, const SliceOfBlock& slice, int column, int rank_tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int k = rank_tile * 16 + lane % 4 * 4;
   const int first = column + lane / 4 * 8;
   const std::int64_t stride = slice.b_stride;
   const T* p = static_cast<const T*>(slice.b) + first * stride + k;
-  const int left = out - first, count = slice.rank - k;
+  const int left = slice.out - first, count = slice.rank - k;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    ask_four<kWide>(to + j * 32, p, j < left ? count : 0);
+    ask_four<kWide>(to + j * 256, p, j < left ? count : 0);
     p += stride;
+  }
+}
+/// As operands: rows 2j and 2j + 1 of the lane's eight.
+__device__ __forceinline__ void take_b(uint4 (&b)[4], unsigned from) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint2 even = take_8(from + j * 512), odd = take_8(from + j * 512 + 256);
+    b[j] = make_uint4(even.x, odd.x, even.y, odd.y);
   }
 }
 
@@ -262,28 +318,21 @@ struct HiddenParts {
   uint4 high_low;  // high 0 1, high 2 3, low 0 1, low 2 3
   uint2 rest;      // bf16: what both leave
   /// c += 16 rows of B, two neighbours a lane.
-  __device__ __forceinline__ void multiply_into(float (&c)[4], uint2 b0, uint2 b1) const {
-    multiply<T>(c, b0.x, b1.x, b0.y, b1.y, high_low.x, high_low.y);
-    multiply<T>(c, b0.x, b1.x, b0.y, b1.y, high_low.z, high_low.w);
-    if constexpr (!std::is_same_v<T, __half>) multiply<T>(c, b0.x, b1.x, b0.y, b1.y, rest.x, rest.y);
+  __device__ __forceinline__ void multiply_into(float (&c)[4], const uint4& b) const {
+    multiply<T>(c, b.x, b.y, b.z, b.w, high_low.x, high_low.y);
+    multiply<T>(c, b.x, b.y, b.z, b.w, high_low.z, high_low.w);
+    if constexpr (!std::is_same_v<T, __half>) multiply<T>(c, b.x, b.y, b.z, b.w, rest.x, rest.y);
   }
 };
 template <class T>
 __device__ __forceinline__ void split_hidden(const float4& h, uint4& high_low, uint2& rest) {
-  split_pair<T>(h.x, h.y, high_low.x, high_low.z);
-  split_pair<T>(h.z, h.w, high_low.y, high_low.w);
-  if constexpr (!std::is_same_v<T, __half>) {
-    // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their last bit.
-    const auto left = [](float v, std::uint32_t high, std::uint32_t low, int half) {
-      const auto part = [&](std::uint32_t bits) {
-        return __uint_as_float(half == 0 ? bits << 16 : bits & 0xffff0000u);
-      };
-      const float without_high = v == part(high) ? 0.0f : v - part(high);
-      return without_high == part(low) ? 0.0f : without_high - part(low);
-    };
-    rest.x = narrow_pair<T>(left(h.x, high_low.x, high_low.z, 0), left(h.y, high_low.x, high_low.z, 1));
-    rest.y = narrow_pair<T>(left(h.z, high_low.y, high_low.w, 0), left(h.w, high_low.y, high_low.w, 1));
-  }
+  // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their last bit.
+  constexpr int kParts = std::is_same_v<T, __half> ? 2 : 3;
+  std::uint32_t first[kParts], second[kParts];
+  split_pair<T>(h.x, h.y, first);
+  split_pair<T>(h.z, h.w, second);
+  high_low = make_uint4(first[0], second[0], first[1], second[1]);
+  if constexpr (kParts == 3) rest = make_uint2(first[2], second[2]);
 }
 
 __device__ __forceinline__ float power_of_two(int exponent) {

@@ -79,6 +79,7 @@ struct RowsOfBlock {
   std::uint32_t words[kWordsOfSegment];  // a bit a row of the segment
   int rows[kRows];                       // in the window
   const void* x[kRows];
+  void* y[kRows];
   float row_weights[kRows], token_weights[kRows];
   int count, first_wanted, expert;
 };
@@ -93,6 +94,7 @@ struct Look {
   __device__ __forceinline__ void ask(const Params& p, int begin, int n, int base) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
+      if (u > 0 && base + u * kThreads >= n) break;
       const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
       const std::int64_t row = p.first_row + begin + i;
       if (p.expert_ids != nullptr) {
@@ -107,25 +109,26 @@ struct Look {
   __device__ __forceinline__ void mark(const Params& p, RowsOfBlock<kRows>& s, int n, int base, int expert,
                                        int wanted_slot) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    bool hit[kAhead];
-    if (p.expert_ids != nullptr) {
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) hit[u] = id[u] == expert + p.expert_base && slot[u] == wanted_slot;
-    } else {
-      int found[kAhead];
+    int found[kAhead];
+    if (p.expert_ids == nullptr) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
-        hit[u] = p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens);
         const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
-        found[u] = load_int_if(p.token_slots + id[u], hit[u] && i < n && p.token_slots != nullptr, 0);
+        const bool known = i < n && (p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens));
+        found[u] = load_int_if(p.token_slots + id[u], known && p.token_slots != nullptr, known ? 0 : -1);
       }
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) hit[u] = hit[u] && found[u] == wanted_slot;
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
+      if (u > 0 && base + u * kThreads >= n) break;
       const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
-      const unsigned bits = __ballot_sync(0xffffffffu, hit[u] && i < n);
+      bool hit = i < n;
+      if (p.expert_ids != nullptr) {
+        hit = hit && id[u] == expert + p.expert_base && slot[u] == wanted_slot;
+      } else {
+        hit = hit && found[u] == wanted_slot;
+      }
+      const unsigned bits = __ballot_sync(0xffffffffu, hit);
       const int word = (base + u * kThreads) / 32 + warp;
       if (lane == 0 && word < kWordsOfSegment) s.words[word] = bits;
     }

@@ -36,10 +36,15 @@ struct ExpandOptions {
   YMode mode = YMode::accumulate;
   bool with_bias = true;
   bool made_h = false;  ///< by this operation: where an entry has no A, nobody has written h
+  bool unscaled = false;  ///< f = 1
 };
 /// y += f (h B^T + bias).
 Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows& rows, RowRange range,
                       const TensorView& y, const ExpandOptions& options, cudaStream_t stream);
+
+/// Strategy unfused: y += f delta, of a delta [rows, sum of out] of general_expand, unscaled; one rounding.
+Status add_delta(const float* delta, const AdapterTableView& table, const Rows& rows, RowRange range,
+                 const TensorView& y, YMode mode, cudaStream_t stream);
 
 /// ds = f dy B.
 Status general_ds(const ConstTensorView& dy, const AdapterTableView& table, const Rows& rows,

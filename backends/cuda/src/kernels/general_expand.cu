@@ -23,6 +23,7 @@ struct ExpandParams {
   int overwrites;
   int with_bias;
   int made_h;
+  int unscaled;
 };
 
 // A thread has a column of y: the sum over the rank in ascending order, then one rounding.
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
     float sum = 0.0f;
     for (int j = 0; j < rank; ++j) sum += h[j] * widen(b[j]);
     if (p.with_bias && entry->bias != nullptr) sum += entry->bias[n];
-    const float delta = strength(p.rows, found, row, entry->scaling) * sum;
+    const float delta = p.unscaled ? sum : strength(p.rows, found, row, entry->scaling) * sum;
     *y = narrow<TY>(p.overwrites ? delta : widen(*y) + delta);
   }
 }
@@ -89,6 +90,7 @@ Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
+  params.unscaled = options.unscaled;
   return with_element(y.dtype, [&]<class TY>(const TY*) {
     return with_element(shape.b_dtype, [&]<class TB>(const TB*) {
       return launch(&expand_rows<TY, TB>, grid_of(blocks, range.num_rows), kColumns, stream, params);
