@@ -4,7 +4,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& workspace, Stream stream) {
+Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& workspace,
+                                Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
   const Problem problem = make_problem(args);
@@ -35,30 +36,36 @@ Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& works
     call.args = &args;
     call.tiling = tile_backward(problem);
     call.partials = parts.backward_partials();
-    call.runs = {uniform ? nullptr : parts.order(), uniform ? nullptr : parts.ends(), args.table.shape.num_slots,
-                 args.addressing.uniform_slot, static_cast<int>(num_rows)};
+    call.runs = {uniform ? nullptr : parts.order(), uniform ? nullptr : parts.ends(),
+                 args.table.shape.num_slots, args.addressing.uniform_slot,
+                 static_cast<int>(num_rows)};
     call.rows = rows;
     call.h = h;
     call.ds = ds;
     call.outputs = problem.outputs;
-    // dx is rounded once, after all slices: only where one launch has them all does the second pass make it.
+    // dx is rounded once, after all slices: only where one launch has them all does the second pass
+    // make it.
     call.makes_dx = has_dx && args.dx.dtype == args.table.shape.a_dtype &&
                     args.table.shape.num_slices * args.table.shape.max_rank <= kDxMaxRanks;
     RANKFOLD_CUDA_TRY(tensor_backward(call, native(stream)));
     if (!has_dx || call.makes_dx) return {};
-    return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout, native(stream));
+    return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout,
+                      native(stream));
   }
   if ((problem.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0) {
     RANKFOLD_CUDA_TRY(general_ds(args.dy, args.table, rows, num_rows, ds, native(stream)));
   }
   if ((problem.outputs & (kOutputDb | kOutputDbias)) != 0) {
-    RANKFOLD_CUDA_TRY(general_db(h, args.dy, args.table, rows, slot_rows, args.grads, native(stream)));
+    RANKFOLD_CUDA_TRY(
+        general_db(h, args.dy, args.table, rows, slot_rows, args.grads, native(stream)));
   }
   if ((problem.outputs & kOutputDa) != 0) {
-    RANKFOLD_CUDA_TRY(general_da(ds, args.x, args.table, slot_rows, args.grads, dropout, native(stream)));
+    RANKFOLD_CUDA_TRY(
+        general_da(ds, args.x, args.table, slot_rows, args.grads, dropout, native(stream)));
   }
   if (!has_dx) return {};
-  return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout, native(stream));
+  return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout,
+                    native(stream));
 }
 
 }  // namespace cuda

@@ -3,8 +3,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-Status CudaBackend::do_backward_embedding(const BackwardEmbeddingArgs& args, const Workspace& workspace,
-                                          Stream stream) {
+Status CudaBackend::do_backward_embedding(const BackwardEmbeddingArgs& args,
+                                          const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
   const Problem problem = make_problem(args);
@@ -26,7 +26,8 @@ Status CudaBackend::do_backward_embedding(const BackwardEmbeddingArgs& args, con
     RANKFOLD_CUDA_TRY(general_ds(args.dy, args.table, rows, num_rows, ds, native(stream)));
   }
   if ((problem.outputs & (kOutputDb | kOutputDbias)) != 0) {
-    RANKFOLD_CUDA_TRY(general_db(h, args.dy, args.table, rows, slot_rows, args.grads, native(stream)));
+    RANKFOLD_CUDA_TRY(
+        general_db(h, args.dy, args.table, rows, slot_rows, args.grads, native(stream)));
   }
   if ((problem.outputs & kOutputDa) == 0) return {};
   return general_da_columns(ds, args.ids, args.table, slot_rows, args.grads, native(stream));

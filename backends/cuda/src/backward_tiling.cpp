@@ -9,11 +9,14 @@ namespace cuda {
 
 namespace {
 
-constexpr std::int64_t kRows = 64;        // of a stage; chunks are whole stages
-constexpr std::int64_t kSms = 132;        // what chunks are chosen for; more or fewer run as well, only slower
-constexpr std::int64_t kStartRows = 96;   // what a block costs beside its rows, in rows
+constexpr std::int64_t kRows = 64;  // of a stage; chunks are whole stages
+constexpr std::int64_t kSms =
+    132;  // what chunks are chosen for; more or fewer run as well, only slower
+constexpr std::int64_t kStartRows = 96;  // what a block costs beside its rows, in rows
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept {
+  return (a + b - 1) / b;
+}
 
 struct Chunks {
   int rows = 64;
@@ -21,18 +24,23 @@ struct Chunks {
   std::int64_t partials = 0;
 };
 
-// Chunks so that blocks fill whole waves of the device, and few partial sums are made. What the workspace needs
-// is bounded by `most`, which grows with the rows, though the chunks chosen go up and down.
-Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks, std::int64_t ranks) noexcept {
+// Chunks so that blocks fill whole waves of the device, and few partial sums are made. What the
+// workspace needs is bounded by `most`, which grows with the rows, though the chunks chosen go up
+// and down.
+Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks,
+                     std::int64_t ranks) noexcept {
   Chunks chosen;
   const std::int64_t rows = problem.bounds.rows;
   if (rows == 0 || column_blocks == 0) return chosen;
-  const std::int64_t most = std::min(divide_up(rows, kRows), std::clamp<std::int64_t>(400 / column_blocks, 1, 32));
+  const std::int64_t most =
+      std::min(divide_up(rows, kRows), std::clamp<std::int64_t>(400 / column_blocks, 1, 32));
   double least = std::numeric_limits<double>::max();
   for (std::int64_t n = 1; n <= most; ++n) {
-    const std::int64_t chunk = divide_up(divide_up(rows, n), kRows) * kRows, count = divide_up(rows, chunk);
+    const std::int64_t chunk = divide_up(divide_up(rows, n), kRows) * kRows,
+                       count = divide_up(rows, chunk);
     const double waves = static_cast<double>(divide_up(count * column_blocks, kSms));
-    const double sums = static_cast<double>(count * 4 * ranks * column_blocks) / static_cast<double>(kSms);
+    const double sums =
+        static_cast<double>(count * 4 * ranks * column_blocks) / static_cast<double>(kSms);
     const double cost = waves * static_cast<double>(chunk + kStartRows) + (count > 1 ? sums : 0.0);
     if (cost < least) {
       least = cost;
@@ -59,21 +67,24 @@ BackwardTiling tile_backward(const Problem& problem) noexcept {
   BackwardTiling tiling;
   const TableShape& shape = problem.shape;
   const bool reads_x = (problem.outputs & (kOutputDa | kRecomputesH)) != 0;
-  if (problem.op != Op::backward || problem.options.strategy == Strategy::general || problem.dropout_p > 0.0f ||
-      !is_half(problem.y_dtype) || shape.a_dtype != problem.y_dtype || shape.b_dtype != problem.y_dtype ||
-      (reads_x && problem.x_dtype != problem.y_dtype) || shape.max_rank < 1 || shape.max_rank > kTileMaxRank) {
+  if (problem.op != Op::backward || problem.options.strategy == Strategy::general ||
+      problem.dropout_p > 0.0f || !is_half(problem.y_dtype) || shape.a_dtype != problem.y_dtype ||
+      shape.b_dtype != problem.y_dtype || (reads_x && problem.x_dtype != problem.y_dtype) ||
+      shape.max_rank < 1 || shape.max_rank > kTileMaxRank) {
     return tiling;
   }
   // A power of two that serves all rows of a chunk would tie the bits of a row to its neighbours.
-  if (problem.y_dtype == DType::f16 && problem.options.batch_invariant == BatchInvariant::on) return tiling;
+  if (problem.y_dtype == DType::f16 && problem.options.batch_invariant == BatchInvariant::on)
+    return tiling;
   tiling.ranks = shape.max_rank <= 16 ? 16 : shape.max_rank <= 32 ? 32 : 64;
   std::int64_t dy_blocks = 0;
   for (int s = 0; s < shape.num_slices; ++s) dy_blocks += divide_up(shape.out[s], kDyBlockColumns);
   const std::int64_t x_blocks = divide_up(shape.in, kXBlockColumns);
   // Grids are of chunks times blocks of columns; those of dbias are 128 wide.
-  const std::int64_t most_blocks = std::max({dy_blocks, x_blocks, divide_up(total_out(shape), 128), std::int64_t{1}});
-  const std::int64_t row_chunks =
-      std::min<std::int64_t>(problem.bounds.rows, shape.num_slots) + divide_up(problem.bounds.rows, kRows);
+  const std::int64_t most_blocks =
+      std::max({dy_blocks, x_blocks, divide_up(total_out(shape), 128), std::int64_t{1}});
+  const std::int64_t row_chunks = std::min<std::int64_t>(problem.bounds.rows, shape.num_slots) +
+                                  divide_up(problem.bounds.rows, kRows);
   if (row_chunks > std::numeric_limits<std::int32_t>::max() / most_blocks) return tiling;
   tiling.dy_blocks = static_cast<int>(dy_blocks);
   tiling.x_blocks = static_cast<int>(x_blocks);

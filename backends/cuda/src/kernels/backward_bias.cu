@@ -2,6 +2,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -32,10 +33,11 @@ struct BiasParams {
 // A thread has a column, and the rows of a chunk in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) sum_bias(const __grid_constant__ BiasParams p) {
-  const tiles::RowChunk chunk =
-      tiles::find_chunk(p.runs, p.chunk_rows, static_cast<int>(blockIdx.x / static_cast<unsigned>(p.num_blocks)));
+  const tiles::RowChunk chunk = tiles::find_chunk(
+      p.runs, p.chunk_rows, static_cast<int>(blockIdx.x / static_cast<unsigned>(p.num_blocks)));
   const std::int64_t column =
-      static_cast<std::int64_t>(blockIdx.x % static_cast<unsigned>(p.num_blocks)) * kThreads + threadIdx.x;
+      static_cast<std::int64_t>(blockIdx.x % static_cast<unsigned>(p.num_blocks)) * kThreads +
+      threadIdx.x;
   if (chunk.slot < 0 || column >= p.total_out) return;
   int slice = 0;
   while (slice + 1 < p.num_slices && column >= p.first_column[slice + 1]) ++slice;
@@ -54,7 +56,8 @@ __global__ void __launch_bounds__(kThreads) sum_bias(const __grid_constant__ Bia
       const int at = chunk.first + place + i;
       const std::int64_t row = p.runs.order == nullptr ? at : p.runs.order[at];
       values[i] = widen(dy[row * p.dy_stride]);
-      factors[i] = p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
+      factors[i] =
+          p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
     }
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) sum += factors[i] * values[i];
@@ -88,11 +91,15 @@ Status backward_bias(const TensorBackward& call, cudaStream_t stream) {
   p.max_rank = shape.max_rank;
   p.total_out = total_out(shape);
   p.num_blocks = static_cast<int>(divide_up(p.total_out, kThreads));
-  for (int s = 0; s < shape.num_slices; ++s) p.first_column[s + 1] = p.first_column[s] + shape.out[s];
+  for (int s = 0; s < shape.num_slices; ++s)
+    p.first_column[s + 1] = p.first_column[s] + shape.out[s];
   return with_half(args.dy.dtype, [&]<class T>(const T*) {
-    return launch_tiles(&sum_bias<T>, call.tiling.dy_chunks * p.num_blocks, kThreads, 0, false, stream, p);
+    return launch_tiles(&sum_bias<T>, call.tiling.dy_chunks * p.num_blocks, kThreads, 0, false,
+                        stream, p);
   });
 }
+
+RANKFOLD_CUDA_MODULE(backward_bias)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

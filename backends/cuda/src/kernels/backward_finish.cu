@@ -1,8 +1,9 @@
-// What the two passes of backward leave: partial sums are added, in the order of blocks and chunks, and what no
-// row contributed to is cleared.
+// What the two passes of backward leave: partial sums are added, in the order of blocks and chunks,
+// and what no row contributed to is cleared.
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -12,7 +13,9 @@ namespace {
 using tiles::paired_rank;
 constexpr int kThreads = 256;
 
-__device__ __forceinline__ float4 load_4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+__device__ __forceinline__ float4 load_4(const float* p) {
+  return *reinterpret_cast<const float4*>(p);
+}
 __device__ __forceinline__ void add(float4& sum, const float4& v) {
   sum.x += v.x;
   sum.y += v.y;
@@ -60,7 +63,7 @@ struct DsParams {
   const float* partials;
   float* whole;  // by place, for the second pass
   int whole_stride;
-  float* ds;     // by row, for the caller, or null
+  float* ds;  // by row, for the caller, or null
   std::int64_t ds_stride;
   const AdapterEntry* entries;
   std::int64_t slot_stride;
@@ -74,11 +77,10 @@ struct DsParams {
 
 // A thread has four ranks of a row and slice.
 __global__ void __launch_bounds__(kThreads) sum_ds(const __grid_constant__ DsParams p) {
-  wait_for_previous();
-  release_next();
   const int quads = p.ranks / 4;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int quad = static_cast<int>(item % quads), slice = static_cast<int>(item / quads % p.num_slices);
+  const int quad = static_cast<int>(item % quads),
+            slice = static_cast<int>(item / quads % p.num_slices);
   const std::int64_t place = item / quads / p.num_slices;
   int slot = p.runs.uniform_slot;
   if (p.runs.ends != nullptr) {
@@ -93,18 +95,25 @@ __global__ void __launch_bounds__(kThreads) sum_ds(const __grid_constant__ DsPar
     }
     slot = low;
   }
-  if (place >= p.runs.num_rows || slot < 0 || slot >= p.runs.num_slots) return;
-  const AdapterEntry& entry = p.entries[slot * p.slot_stride + slice];
+  const bool exists = place < p.runs.num_rows && slot >= 0 && slot < p.runs.num_slots;
+  const AdapterEntry entry = exists ? p.entries[slot * p.slot_stride + slice] : AdapterEntry{};
   const int rank = paired_rank(entry, p.max_rank), j = quad * 4;
-  if (j >= rank) return;
-  const std::int64_t row = p.runs.order == nullptr ? place : p.runs.order[place];
-  const float f = p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
+  const bool works = exists && j < rank;
+  const std::int64_t row = !works || p.runs.order == nullptr ? place : p.runs.order[place];
+  const float f =
+      !works || p.token_weights == nullptr ? entry.scaling : entry.scaling * p.token_weights[row];
+  // Up to here nothing was read that the kernel before writes.
+  wait_for_previous();
+  release_next();
+  if (!works) return;
   const int first = p.first_block[slice];
-  const float4 sum = sum_4(p.partials + (static_cast<std::int64_t>(first) * p.runs.num_rows + place) * p.ranks + j,
-                           static_cast<std::int64_t>(p.runs.num_rows) * p.ranks, p.first_block[slice + 1] - first);
+  const float4 sum =
+      sum_4(p.partials + (static_cast<std::int64_t>(first) * p.runs.num_rows + place) * p.ranks + j,
+            static_cast<std::int64_t>(p.runs.num_rows) * p.ranks, p.first_block[slice + 1] - first);
   const float4 v = make_float4(f * sum.x, f * sum.y, f * sum.z, f * sum.w);
   put_4(p.whole + place * p.whole_stride + slice * p.max_rank + j, v, min(4, rank - j), false);
-  if (p.ds != nullptr) put_4(p.ds + row * p.ds_stride + slice * p.max_rank + j, v, min(4, rank - j), false);
+  if (p.ds != nullptr)
+    put_4(p.ds + row * p.ds_stride + slice * p.max_rank + j, v, min(4, rank - j), false);
 }
 
 struct GradientParams {
@@ -152,7 +161,8 @@ __device__ SlotSums sums_of_slot(const SlotRuns& g, int chunk_rows, int slot) {
   return found;
 }
 
-__device__ void finish_db(const GradientParams& p, int slot, const SlotSums& sums, std::int64_t item) {
+__device__ void finish_db(const GradientParams& p, int slot, const SlotSums& sums,
+                          std::int64_t item) {
   const int quads = p.ranks / 4, j = static_cast<int>(item % quads) * 4;
   const std::int64_t column = item / quads;
   int slice = 0;
@@ -167,13 +177,17 @@ __device__ void finish_db(const GradientParams& p, int slot, const SlotSums& sum
   if (sums.rows == 0 || paired_rank(entry, p.max_rank) == 0) {
     if (!accumulates) put_4(to, make_float4(0, 0, 0, 0), count, false);
   } else if (sums.chunks > 1) {
+    wait_for_previous();  // not before: what was read so far no kernel of the call writes
     const std::int64_t step = p.total_out * p.ranks;
-    put_4(to, sum_4(p.db_partials + sums.first_partial * step + column * p.ranks + j, step, sums.chunks), count,
-          accumulates);
+    put_4(
+        to,
+        sum_4(p.db_partials + sums.first_partial * step + column * p.ranks + j, step, sums.chunks),
+        count, accumulates);
   }
 }
 
-__device__ void finish_da(const GradientParams& p, int slot, const SlotSums& sums, std::int64_t item) {
+__device__ void finish_da(const GradientParams& p, int slot, const SlotSums& sums,
+                          std::int64_t item) {
   const std::int64_t quads = p.padded_in / 4, k = item % quads * 4;
   const int v = static_cast<int>(item / quads), slice = v / p.max_rank, j = v % p.max_rank;
   float* const* const all = p.grads.da + static_cast<std::int64_t>(slot) * p.num_slices;
@@ -198,18 +212,21 @@ __device__ void finish_da(const GradientParams& p, int slot, const SlotSums& sum
     return;
   }
   if (sums.chunks <= 1) return;
+  wait_for_previous();
   bool contributes = false;
   const std::int64_t step = static_cast<std::int64_t>(p.num_slices) * p.max_rank * p.padded_in;
   for (int s = slice; s < p.num_slices; ++s) {
     if (all[s] != da || j >= paired_rank(entries[s], p.max_rank)) continue;
     contributes = true;
-    add(total, sum_4(p.da_partials + sums.first_partial * step + (s * p.max_rank + j) * p.padded_in + k, step,
-                     sums.chunks));
+    add(total,
+        sum_4(p.da_partials + sums.first_partial * step + (s * p.max_rank + j) * p.padded_in + k,
+              step, sums.chunks));
   }
   if (contributes || !accumulates) put_4(to, total, count, accumulates);
 }
 
-__device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& sums, std::int64_t column) {
+__device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& sums,
+                             std::int64_t column) {
   int slice = 0;
   while (slice + 1 < p.num_slices && column >= p.first_column[slice + 1]) ++slice;
   float* const dbias = p.grads.dbias[static_cast<std::int64_t>(slot) * p.num_slices + slice];
@@ -219,18 +236,21 @@ __device__ void finish_dbias(const GradientParams& p, int slot, const SlotSums& 
   if (sums.rows == 0 || paired_rank(p.entries[slot * p.slot_stride + slice], p.max_rank) == 0) {
     if (!accumulates) *to = 0.0f;
   } else if (sums.chunks > 1) {
+    wait_for_previous();
     const std::int64_t step = (p.total_out + 3) / 4 * 4;
     float sum = 0.0f;
-    for (int i = 0; i < sums.chunks; ++i) sum += p.dbias_partials[(sums.first_partial + i) * step + column];
+    for (int i = 0; i < sums.chunks; ++i)
+      sum += p.dbias_partials[(sums.first_partial + i) * step + column];
     *to = accumulates ? *to + sum : sum;
   }
 }
 
 // grid: x items of a slot, y slots.
-__global__ void __launch_bounds__(kThreads) sum_gradients(const __grid_constant__ GradientParams p) {
-  wait_for_previous();
+__global__ void __launch_bounds__(kThreads)
+    sum_gradients(const __grid_constant__ GradientParams p) {
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  for (int slot = static_cast<int>(blockIdx.y); slot < p.runs.num_slots; slot += static_cast<int>(gridDim.y)) {
+  for (int slot = static_cast<int>(blockIdx.y); slot < p.runs.num_slots;
+       slot += static_cast<int>(gridDim.y)) {
     // All lanes scan, whatever they sum.
     if (p.db_items + p.dbias_items > 0) {
       const SlotSums sums = sums_of_slot(p.runs, p.dy_chunk, slot);
@@ -240,7 +260,8 @@ __global__ void __launch_bounds__(kThreads) sum_gradients(const __grid_constant_
     }
     if (p.da_items > 0) {
       const SlotSums sums = sums_of_slot(p.runs, p.x_chunk, slot);
-      if (item >= p.db_items && item < p.db_items + p.da_items) finish_da(p, slot, sums, item - p.db_items);
+      if (item >= p.db_items && item < p.db_items + p.da_items)
+        finish_da(p, slot, sums, item - p.db_items);
     }
   }
 }
@@ -261,7 +282,8 @@ __global__ void __launch_bounds__(kThreads) pack_rows(const __grid_constant__ Pa
   const std::int64_t row = item / columns;
   const int v = static_cast<int>(item % columns);
   if (row >= p.num_rows) return;
-  p.packed[row * p.num_slices * width + v / p.max_rank * width + v % p.max_rank] = p.h[row * p.stride + v];
+  p.packed[row * p.num_slices * width + v / p.max_rank * width + v % p.max_rank] =
+      p.h[row * p.stride + v];
 }
 
 struct ClearParams {
@@ -277,7 +299,8 @@ struct ClearParams {
 // Rows of dx that no adapter touches, when overwriting. A warp has a row.
 __global__ void __launch_bounds__(kThreads) clear_untouched(const __grid_constant__ ClearParams p) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * (kThreads / 32);
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  for (std::int64_t row =
+           static_cast<std::int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
        row < p.num_rows; row += step) {
     const Route found = route(p.rows, row);
     bool touched = false;
@@ -293,7 +316,8 @@ __global__ void __launch_bounds__(kThreads) clear_untouched(const __grid_constan
 
 Status finish_ds(const TensorBackward& call, cudaStream_t stream) {
   const TableShape& shape = call.args->table.shape;
-  if ((call.outputs & (kOutputDs | kOutputDx | kOutputDa)) == 0 || call.runs.num_rows == 0) return {};
+  if ((call.outputs & (kOutputDs | kOutputDx | kOutputDa)) == 0 || call.runs.num_rows == 0)
+    return {};
   DsParams p{};
   p.partials = call.partials.ds;
   p.whole = call.partials.whole_ds;
@@ -310,7 +334,8 @@ Status finish_ds(const TensorBackward& call, cudaStream_t stream) {
   p.num_slices = shape.num_slices;
   p.max_rank = shape.max_rank;
   for (int s = 0; s < shape.num_slices; ++s) {
-    p.first_block[s + 1] = p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
+    p.first_block[s + 1] =
+        p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
   }
   const std::int64_t items = std::int64_t{p.runs.num_rows} * p.num_slices * (p.ranks / 4);
   return launch_tiles(&sum_ds, divide_up(items, kThreads), kThreads, 0, true, stream, p);
@@ -336,7 +361,8 @@ Status finish_gradients(const TensorBackward& call, cudaStream_t stream) {
   p.x_chunk = call.tiling.x_chunk;
   p.db_items = args.grads.db != nullptr ? p.total_out * (p.ranks / 4) : 0;
   p.da_items = args.grads.da != nullptr ? p.padded_in / 4 * p.num_slices * p.max_rank : 0;
-  for (int s = 0; s < shape.num_slices; ++s) p.first_column[s + 1] = p.first_column[s] + shape.out[s];
+  for (int s = 0; s < shape.num_slices; ++s)
+    p.first_column[s + 1] = p.first_column[s] + shape.out[s];
   p.dbias_partials = call.partials.dbias;
   p.dbias_items = args.grads.dbias != nullptr ? p.total_out : 0;
   const std::int64_t items = p.db_items + p.da_items + p.dbias_items;
@@ -347,12 +373,17 @@ Status finish_gradients(const TensorBackward& call, cudaStream_t stream) {
 
 Status clear_rows(const TensorBackward& call, cudaStream_t stream) {
   const BackwardArgs& args = *call.args;
-  if (!call.makes_dx || args.options.y_mode != YMode::overwrite || call.runs.num_rows == 0) return {};
-  const ClearParams p{static_cast<std::uint16_t*>(args.dx.data), args.dx.strides[0],
-                      args.table.shape.in,                       args.table.entries,
-                      call.rows,                                 call.runs.num_rows,
+  if (!call.makes_dx || args.options.y_mode != YMode::overwrite || call.runs.num_rows == 0)
+    return {};
+  const ClearParams p{static_cast<std::uint16_t*>(args.dx.data),
+                      args.dx.strides[0],
+                      args.table.shape.in,
+                      args.table.entries,
+                      call.rows,
+                      call.runs.num_rows,
                       args.table.shape.max_rank};
-  return launch_tiles(&clear_untouched, divide_up(call.runs.num_rows, kThreads / 32), kThreads, 0, false, stream, p);
+  return launch_tiles(&clear_untouched, divide_up(call.runs.num_rows, kThreads / 32), kThreads, 0,
+                      false, stream, p);
 }
 
 Status pack_h(TensorBackward& call, cudaStream_t stream) {
@@ -360,7 +391,8 @@ Status pack_h(TensorBackward& call, cudaStream_t stream) {
   call.h_slice = shape.max_rank;
   if ((call.outputs & kOutputDb) == 0 || call.runs.num_rows == 0) return {};
   if (is_aligned(call.h.data, 4 * call.h.stride, 16) && shape.max_rank % 4 == 0) return {};
-  const PackParams p{call.h.data, call.h.stride, call.partials.packed_h, call.runs.num_rows, shape.num_slices, shape.max_rank};
+  const PackParams p{call.h.data,        call.h.stride,    call.partials.packed_h,
+                     call.runs.num_rows, shape.num_slices, shape.max_rank};
   call.h_slice = (shape.max_rank + 3) / 4 * 4;
   call.h = {call.partials.packed_h, std::int64_t{shape.num_slices} * call.h_slice, 0};
   const std::int64_t items = p.num_rows * shape.num_slices * shape.max_rank;
@@ -371,11 +403,14 @@ Status tensor_backward(TensorBackward call, cudaStream_t stream) {
   if (Status status = pack_h(call, stream); !status.ok()) return status;
   using Step = Status (*)(const TensorBackward&, cudaStream_t);
   // Rows are cleared first: what overlaps follows the kernel that it depends on.
-  for (const Step step : {&clear_rows, &backward_bias, &backward_over_dy, &finish_ds, &backward_over_x, &finish_gradients}) {
+  for (const Step step : {&clear_rows, &backward_bias, &backward_over_dy, &finish_ds,
+                          &backward_over_x, &finish_gradients}) {
     if (Status status = step(call, stream); !status.ok()) return status;
   }
   return {};
 }
+
+RANKFOLD_CUDA_MODULE(backward_finish)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -1,5 +1,5 @@
-// The strategy tensor_core of backward: dy is read once for ds and dB, x once for dA and dx. Blocks sum over
-// chunks of rows of one slot; what several chunks made is added in a fixed order.
+// The strategy tensor_core of backward: dy is read once for ds and dB, x once for dA and dx. Blocks
+// sum over chunks of rows of one slot; what several chunks made is added in a fixed order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,13 +21,13 @@ struct SlotRuns {
 
 /// How a problem is cut into blocks, from host-known bounds alone.
 struct BackwardTiling {
-  bool fits = false;          ///< else the strategy declines
-  int ranks = 16;             ///< 16, 32 or 64: max_rank rounded up
-  int dy_blocks = 0;          ///< blocks of columns of dy, each of one slice
-  int x_blocks = 0;           ///< blocks of columns of x
-  int dy_chunk = 64;          ///< rows of a chunk
+  bool fits = false;  ///< else the strategy declines
+  int ranks = 16;     ///< 16, 32 or 64: max_rank rounded up
+  int dy_blocks = 0;  ///< blocks of columns of dy, each of one slice
+  int x_blocks = 0;   ///< blocks of columns of x
+  int dy_chunk = 64;  ///< rows of a chunk
   int x_chunk = 64;
-  std::int64_t dy_chunks = 0;    ///< at most so many chunks
+  std::int64_t dy_chunks = 0;  ///< at most so many chunks
   std::int64_t x_chunks = 0;
   std::int64_t dy_partials = 0;  ///< at most so many chunks of slots that have several
   std::int64_t x_partials = 0;
@@ -35,7 +35,8 @@ struct BackwardTiling {
 inline constexpr int kDyBlockColumns = 512;
 inline constexpr int kXBlockColumns = 128;
 inline constexpr int kTileMaxRank = 64;  ///< of a slice
-inline constexpr int kDxMaxRanks = 192;  ///< num_slices * max_rank of which the second pass makes dx
+inline constexpr int kDxMaxRanks =
+    192;  ///< num_slices * max_rank of which the second pass makes dx
 
 BackwardTiling tile_backward(const Problem& problem) noexcept;
 
@@ -46,12 +47,12 @@ constexpr int whole_ds_stride(const TableShape& shape) noexcept {
 
 /// What the steps hand over, in the workspace.
 struct BackwardPartials {
-  float* ds = nullptr;  ///< [dy_blocks, rows, ranks]
-  float* db = nullptr;  ///< [dy_partials, total out, ranks]
-  float* da = nullptr;  ///< [x_partials, num_slices * max_rank, in rounded up to 4]
+  float* ds = nullptr;        ///< [dy_blocks, rows, ranks]
+  float* db = nullptr;        ///< [dy_partials, total out, ranks]
+  float* da = nullptr;        ///< [x_partials, num_slices * max_rank, in rounded up to 4]
   float* whole_ds = nullptr;  ///< [rows, whole_ds_stride], by place in the order
   float* packed_h = nullptr;  ///< [rows, num_slices, max_rank rounded up to 4]
-  float* dbias = nullptr;  ///< [dy_partials, total out rounded up to 4]
+  float* dbias = nullptr;     ///< [dy_partials, total out rounded up to 4]
 };
 
 struct TensorBackward {
@@ -61,8 +62,8 @@ struct TensorBackward {
   SlotRuns runs = {};
   Rows rows = {};
   Hidden h = {};
-  int h_slice = 0;  ///< columns of h from slice to slice
-  Hidden ds = {};   ///< where the caller wants it
+  int h_slice = 0;            ///< columns of h from slice to slice
+  Hidden ds = {};             ///< where the caller wants it
   std::uint32_t outputs = 0;  ///< of Problem
   bool makes_dx = false;      ///< else dx is left to others
 };

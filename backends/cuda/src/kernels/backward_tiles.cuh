@@ -1,5 +1,6 @@
-// What the tensor-core kernels of backward are made of: 64 x 64 tiles in shared memory, Hopper's matrix
-// instruction on them, and how blocks find their rows. Code for other architectures compiles to nothing.
+// What the tensor-core kernels of backward are made of: 64 x 64 tiles in shared memory, Hopper's
+// matrix instruction on them, and how blocks find their rows. Code for other architectures compiles
+// to nothing.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "backward_tensor.hpp"
 #include "rows.cuh"
 #include "tensor.cuh"
+#include "tensor_map.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -18,27 +20,29 @@ namespace tiles {
 #define RANKFOLD_HAS_WGMMA 0
 #endif
 
-constexpr int kThreads = 256;    ///< two warpgroups, each with its own columns
-constexpr int kGroup = 128;      ///< threads of a warpgroup
-constexpr int kRows = 64;        ///< rows of a stage
+constexpr int kThreads = 256;            ///< two warpgroups, each with its own columns
+constexpr int kGroup = 128;              ///< threads of a warpgroup
+constexpr int kRows = 64;                ///< rows of a stage
 constexpr int kTileBytes = kRows * 128;  ///< 64 rows of 64 16-bit elements
 constexpr int kOrderRows = 2048;         ///< row numbers kept in shared memory: a ring
 constexpr std::uint32_t kSwizzledRow = 128;
 
-// Rows of tiles are 128 bytes; their 16-byte pieces are permuted as the matrix instruction's 128-byte swizzle
-// has it, so that neither rows nor columns collide in the banks.
+// Rows of tiles are 128 bytes; their 16-byte pieces are permuted as the matrix instruction's
+// 128-byte swizzle has it, so that neither rows nor columns collide in the banks.
 __device__ __forceinline__ std::uint32_t tile_offset(int row, int piece) {
-  return static_cast<std::uint32_t>(row) * kSwizzledRow + (static_cast<std::uint32_t>(piece ^ (row & 7)) << 4);
+  return static_cast<std::uint32_t>(row) * kSwizzledRow +
+         (static_cast<std::uint32_t>(piece ^ (row & 7)) << 4);
 }
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Descriptor of a tile that begins on 1024 bytes: 128-byte swizzle, groups of eight rows 1024 bytes apart. It
-/// serves both ways of reading: rows as the summed index (transposed), or columns.
+/// Descriptor of a tile that begins on 1024 bytes: 128-byte swizzle, groups of eight rows 1024
+/// bytes apart. It serves both ways of reading: rows as the summed index (transposed), or columns.
 __device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address) {
-  constexpr std::uint64_t kLayout = (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{64} << 16);
+  constexpr std::uint64_t kLayout =
+      (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{64} << 16);
   return kLayout | (static_cast<std::uint64_t>(address & 0x3ffff) >> 4);
 }
 
@@ -65,32 +69,34 @@ __device__ __forceinline__ void fence_for_wgmma() {
 #endif
 }
 
-#define RANKFOLD_WGMMA_16(TYPE)                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE                                   \
-               " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, %10, 1;"                                        \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
-                 "+f"(c[7])                                                                                  \
+#define RANKFOLD_WGMMA_16(TYPE)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE               \
+               " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, %10, 1;"                    \
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), \
+                 "+f"(c[6]), "+f"(c[7])                                                  \
                : "l"(a), "l"(b), "n"(kTransposesA))
-#define RANKFOLD_WGMMA_32(TYPE)                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                   \
-               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, %18, 1;"        \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
-                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),     \
-                 "+f"(c[14]), "+f"(c[15])                                                                    \
-               : "l"(a), "l"(b), "n"(kTransposesA))
-#define RANKFOLD_WGMMA_64(TYPE)                                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                   \
-               " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"    \
-               "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, 1;"                                \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),         \
-                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),     \
-                 "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]),               \
-                 "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]),               \
-                 "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                \
-               : "l"(a), "l"(b), "n"(kTransposesA))
+#define RANKFOLD_WGMMA_32(TYPE)                                                                 \
+  asm volatile(                                                                                 \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                               \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, %18, 1;"    \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),     \
+        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), \
+        "+f"(c[14]), "+f"(c[15])                                                                \
+      : "l"(a), "l"(b), "n"(kTransposesA))
+#define RANKFOLD_WGMMA_64(TYPE)                                                                    \
+  asm volatile(                                                                                    \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                  \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"   \
+      "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, 1;"                               \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),        \
+        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),    \
+        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), \
+        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), \
+        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                                         \
+      : "l"(a), "l"(b), "n"(kTransposesA))
 
-/// c[64 x kColumns] += a b of one step of 16. b always has its summed index in rows; a has it there when
-/// kTransposesA is 1, else in columns.
+/// c[64 x kColumns] += a b of one step of 16. b always has its summed index in rows; a has it there
+/// when kTransposesA is 1, else in columns.
 template <class T, int kColumns, int kTransposesA>
 __device__ __forceinline__ void wgmma(float (&c)[kColumns / 2], std::uint64_t a, std::uint64_t b) {
 #if RANKFOLD_HAS_WGMMA
@@ -108,38 +114,45 @@ __device__ __forceinline__ void wgmma(float (&c)[kColumns / 2], std::uint64_t a,
 
 /// 16 bytes into shared memory, asynchronously; those past `bytes` are zeros.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// A barrier of one warpgroup; 0 is __syncthreads.
+/// A barrier of one warpgroup.
 __device__ __forceinline__ void group_barrier(int group) {
   asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/// Up to 8 elements as 16 bytes, one by one: what is not aligned, or ends early.
+/// 16 bytes into shared memory: `count` (up to 8) elements, then zeros. Asynchronous where they are
+/// aligned.
 template <class T>
-__device__ __forceinline__ uint4 load_pieces(const T* from, int count) {
-  std::uint32_t words[4] = {};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i >= count) continue;
-    std::uint16_t bits;
-    memcpy(&bits, from + i, 2);
-    words[i / 2] |= static_cast<std::uint32_t>(bits) << (16 * (i % 2));
+__device__ __forceinline__ void fetch_piece(std::uint32_t to, const T* from, int count,
+                                            bool aligned) {
+  if (aligned) {
+    copy_async(to, from, 2 * count);
+    return;
   }
-  return make_uint4(words[0], words[1], words[2], words[3]);
+#pragma unroll 1
+  for (int e = 0; e < 8; ++e) {
+    std::uint16_t bits = 0;
+    if (e < count) memcpy(&bits, from + e, 2);
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 2 * e), "h"(bits) : "memory");
+  }
 }
-template <class T>
-__device__ __forceinline__ uint4 load_row_piece(const T* from, int count) {
-  if (count >= 8 && (reinterpret_cast<std::uintptr_t>(from) & 15) == 0) return load_once(from);
-  return load_pieces(from, count);
+
+__device__ __forceinline__ bool is_aligned_16(const void* data, std::int64_t stride) {
+  return ((reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(2 * stride)) &
+          15) == 0;
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t x, std::uint32_t y) {
@@ -155,16 +168,36 @@ __device__ __forceinline__ std::uint32_t load_shared(std::uint32_t from) {
 }
 __device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
   uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
   return v;
+}
+
+/// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8,
+/// and has of each the elements 2 (l % 4) and the next of row l / 4, as in the sums of a product.
+__device__ __forceinline__ void load_matrices(std::uint32_t (&m)[4], std::uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from)
+               : "memory");
+}
+__device__ __forceinline__ void store_matrices(std::uint32_t to, const std::uint32_t (&m)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(m[0]),
+               "r"(m[1]), "r"(m[2]), "r"(m[3])
+               : "memory");
+#endif
 }
 
 /// Rows of one slot that a block sums over.
 struct RowChunk {
-  int slot = -1;     ///< -1: there is no such chunk
-  int first = 0;     ///< place of its first row in the order
+  int slot = -1;  ///< -1: there is no such chunk
+  int first = 0;  ///< place of its first row in the order
   int count = 0;
-  int partial = -1;  ///< index of its partial sums; -1: the slot has no other chunk, and the sum is whole
+  int partial =
+      -1;  ///< index of its partial sums; -1: the slot has no other chunk, and the sum is whole
 };
 
 /// Sums over the lanes below, own included.
@@ -217,7 +250,8 @@ __device__ inline RowChunk find_chunk(const SlotRuns& g, int chunk_rows, int ind
       const int nth = __shfl_sync(0xffffffffu, at, source);
       const int begin = __shfl_sync(0xffffffffu, own.begin, source);
       const int rows = __shfl_sync(0xffffffffu, own.rows, source);
-      const int first_partial = __shfl_sync(0xffffffffu, partials_before + partials - own.partials, source);
+      const int first_partial =
+          __shfl_sync(0xffffffffu, partials_before + partials - own.partials, source);
       found.slot = base + source;
       found.first = begin + nth * chunk_rows;
       found.count = min(chunk_rows, rows - nth * chunk_rows);
@@ -247,18 +281,20 @@ struct RowNumbers {
   __device__ void fill(int from) const {
 #pragma unroll 1
     for (int i = from + static_cast<int>(threadIdx.x); i < from + kOrderRows / 2; i += kThreads) {
-      if (i < count) ring[i % kOrderRows] = order == nullptr ? first + i : min(max(order[i], 0), num_rows - 1);
+      if (i < count)
+        ring[i % kOrderRows] = order == nullptr ? first + i : min(max(order[i], 0), num_rows - 1);
     }
   }
   /// Past the count: anything.
   __device__ int operator[](int place) const { return ring[place % kOrderRows]; }
 };
 
-/// Four rows of a tile, 16 apart, by each thread of a warpgroup: `bytes` (0 to 16) of the thread's piece, zeros
-/// after them and in rows past the count.
+/// Four rows of a tile, 16 apart, by each thread of a warpgroup: `bytes` (0 to 16) of the thread's
+/// piece, zeros after them and in rows past the count.
 template <class T>
-__device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers& rows, int first_place, const T* from,
-                                           std::int64_t stride, int bytes, bool aligned) {
+__device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers& rows,
+                                           int first_place, const T* from, std::int64_t stride,
+                                           int bytes, bool aligned) {
   const int own = static_cast<int>(threadIdx.x) % kGroup, piece = own % 8, row = own / 8;
   // Rows 16 apart have one permutation.
   const std::uint32_t to = tile + tile_offset(row, piece);
@@ -273,13 +309,8 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers&
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
     const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
-    const T* const source = there > 0 ? from + rows[place] * stride : from;
-#pragma unroll 1
-    for (int e = 0; e < 8; ++e) {
-      std::uint16_t bits = 0;
-      if (2 * e < there) memcpy(&bits, source + e, 2);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + i * 16 * kSwizzledRow + 2 * e), "h"(bits) : "memory");
-    }
+    fetch_piece(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from,
+                there / 2, false);
   }
 }
 
@@ -287,8 +318,10 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers&
 __device__ __forceinline__ float4 load_4_if(bool condition, const float* from) {
   float4 v;
   asm volatile(
-      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.f32 %0, 0f00000000;\n mov.f32 %1, 0f00000000;\n"
-      " mov.f32 %2, 0f00000000;\n mov.f32 %3, 0f00000000;\n @p ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
+      "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n mov.f32 %0, 0f00000000;\n mov.f32 %1, "
+      "0f00000000;\n"
+      " mov.f32 %2, 0f00000000;\n mov.f32 %3, 0f00000000;\n @p ld.global.v4.f32 {%0,%1,%2,%3}, "
+      "[%4];\n}"
       : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
       : "l"(from), "r"(static_cast<int>(condition))
       : "memory");
@@ -297,26 +330,30 @@ __device__ __forceinline__ float4 load_4_if(bool condition, const float* from) {
 /// One, or 1.
 __device__ __forceinline__ float load_or_one(bool condition, const float* from) {
   float v;
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, [%1];\n}"
-               : "=&f"(v)
-               : "l"(from), "r"(static_cast<int>(condition))
-               : "memory");
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, "
+      "[%1];\n}"
+      : "=&f"(v)
+      : "l"(from), "r"(static_cast<int>(condition))
+      : "memory");
   return v;
 }
 
-/// One thread's share of 64 rows of a float32 matrix (h or ds) on its way into two tiles, high and low parts: row
-/// threadIdx / 4 and kColumns / 4 columns of it. Up to 32 columns both parts stand in one tile, side by side.
+/// One thread's share of 64 rows of a float32 matrix (h or ds) on its way into two tiles, high and
+/// low parts: row threadIdx / 4 and kColumns / 4 columns of it. Up to 32 columns both parts stand
+/// in one tile, side by side.
 template <class T, int kColumns>
 struct SplitLoader {
   static constexpr int kOwn = kColumns / 4;
   static constexpr int kBytes = kColumns == 64 ? 2 * kTileBytes : kTileBytes;
-  static constexpr std::uint32_t kLow = kColumns == 64 ? kTileBytes : kColumns * 2;  // where low parts begin
+  static constexpr std::uint32_t kLow =
+      kColumns == 64 ? kTileBytes : kColumns * 2;  // where low parts begin
 
   const float* data;  ///< first column of row 0, 16-byte aligned like every row
   std::int64_t stride;
-  int limit;              ///< columns that exist in memory from data on, rounded up to 4
-  std::uint32_t valid;    ///< of the own columns: which count; the others are zeros
-  const float* weights;   ///< a factor a row, or null
+  int limit;             ///< columns that exist in memory from data on, rounded up to 4
+  std::uint32_t valid;   ///< of the own columns: which count; the others are zeros
+  const float* weights;  ///< a factor a row, or null
   float scaling;
   float values[kOwn];
   float weight;
@@ -324,7 +361,8 @@ struct SplitLoader {
   /// Places are rows of the matrix, or have their numbers in `rows`.
   template <bool kByNumber>
   __device__ void load(const RowNumbers& rows, int first_place) {
-    const int place = first_place + static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+    const int place = first_place + static_cast<int>(threadIdx.x) / 4,
+              column = static_cast<int>(threadIdx.x) % 4 * kOwn;
     const bool there = place < rows.count && valid != 0;
     const std::int64_t row = !there ? 0 : kByNumber ? rows[place] : rows.first + place;
     weight = load_or_one(there && weights != nullptr, weights + row);
@@ -338,26 +376,40 @@ struct SplitLoader {
       values[i + 3] = four.w;
     }
   }
-  __device__ float value(int i) const { return (valid >> i) & 1 ? scaling * weight * values[i] : 0.0f; }
+  __device__ float value(int i) const {
+    return (valid >> i) & 1 ? scaling * weight * values[i] : 0.0f;
+  }
   /// Into the tile at `to`; scale is a power of two.
   __device__ void store(std::uint32_t to, float scale) const {
-    const int row = static_cast<int>(threadIdx.x) / 4, column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+    const int row = static_cast<int>(threadIdx.x) / 4,
+              column = static_cast<int>(threadIdx.x) % 4 * kOwn;
+    const std::uint32_t low_tile = kColumns == 64 ? to + kTileBytes : to;
+    constexpr int kStep = kOwn < 8 ? 4 : 8;  // of 16-byte pieces, where a thread has whole ones
 #pragma unroll
-    for (int i = 0; i < kOwn; i += 4) {
-      std::uint32_t high0, low0, high1, low1;
-      split_pair<T>(value(i) * scale, value(i + 1) * scale, high0, low0);
-      split_pair<T>(value(i + 2) * scale, value(i + 3) * scale, high1, low1);
-      const int high_at = (column + i) * 2, low_at = kColumns == 64 ? high_at : high_at + kColumns * 2;
-      const std::uint32_t low_tile = kColumns == 64 ? to + kTileBytes : to;
-      store_shared(to + tile_offset(row, high_at / 16) + high_at % 16, high0, high1);
-      store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low0, low1);
+    for (int i = 0; i < kOwn; i += kStep) {
+      std::uint32_t high[4] = {}, low[4] = {};
+#pragma unroll
+      for (int j = 0; j < kStep / 2; ++j) {
+        split_pair<T>(value(i + 2 * j) * scale, value(i + 2 * j + 1) * scale, high[j], low[j]);
+      }
+      const int high_at = (column + i) * 2,
+                low_at = kColumns == 64 ? high_at : high_at + kColumns * 2;
+      if constexpr (kStep == 8) {
+        store_shared(to + tile_offset(row, high_at / 16),
+                     make_uint4(high[0], high[1], high[2], high[3]));
+        store_shared(low_tile + tile_offset(row, low_at / 16),
+                     make_uint4(low[0], low[1], low[2], low[3]));
+      } else {
+        store_shared(to + tile_offset(row, high_at / 16) + high_at % 16, high[0], high[1]);
+        store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low[0], low[1]);
+      }
     }
     fence_for_wgmma();
   }
 };
 
-/// A power of two that brings the largest finite value of a chunk near 2^14, for f16's narrow range. All
-/// threads call it. `words`: 8 of shared memory.
+/// A power of two that brings the largest finite value of a chunk near 2^14, for f16's narrow
+/// range. All threads call it. `words`: 8 of shared memory.
 template <int kLoaders, bool kByNumber, class Loader>
 __device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint32_t* words) {
   std::uint32_t most = 0;

@@ -10,10 +10,12 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// overlaps: the kernel calls wait_for_previous() and may begin before what it depends on has ended.
+/// overlaps: the kernel calls wait_for_previous() and may begin before what it depends on has
+/// ended.
 template <class Params>
-Status launch_tiles(void (*kernel)(Params), std::int64_t blocks, int threads, int shared_bytes, bool overlaps,
-                    cudaStream_t stream, const Params& params, std::int64_t blocks_y = 1) {
+Status launch_tiles(void (*kernel)(Params), std::int64_t blocks, int threads, int shared_bytes,
+                    bool overlaps, cudaStream_t stream, const Params& params,
+                    std::int64_t blocks_y = 1) {
   if (shared_bytes > 48 * 1024) {
     // Kept with the function, by device; asking for it again costs little.
     if (Status status = to_status(
