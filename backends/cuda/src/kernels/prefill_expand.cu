@@ -867,7 +867,7 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.steps =
       plan.expand_steps > 0
           ? plan.expand_steps
-          : choose_steps(row_blocks, shape, columns, device.num_sms,
+          : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns, device.num_sms,
                          std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];

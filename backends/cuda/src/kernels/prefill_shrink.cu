@@ -147,7 +147,7 @@ __device__ inline float2 load_of_cluster(std::uint32_t address, int rank) {
 
 /// The block's part of K and the thread's pieces of x.
 template <class T, int kRows, int kMost>
-struct Rows64 {
+struct LoadedRows {
   using S = Stages<kRows, kMost>;
   const T* x[S::kXPieces];
   int first_k;  // of the ring's first stage
@@ -171,8 +171,9 @@ __device__ __forceinline__ void load_piece(std::uint32_t to, const T* from, int 
   }
 }
 template <bool kWide, class T, int kRows, int kMost>
-__device__ __forceinline__ void load_x(const ShrinkParams& p, const Rows64<T, kRows, kMost>& rows,
-                                       int stage, int place) {
+__device__ __forceinline__ void load_x(const ShrinkParams& p,
+                                       const LoadedRows<T, kRows, kMost>& rows, int stage,
+                                       int place) {
   using S = Stages<kRows, kMost>;
   const int k = rows.first_k + stage * S::kRings * kStep;
   const int bytes = bytes_at<T>(p.in, k, rows.piece);
@@ -192,7 +193,8 @@ template <class T, int kRows, int kMost, int kTiles, bool kWide>
 __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block,
                                               const SliceTiles& own, std::uint32_t shared,
                                               int first_tile, int count, int split,
-                                              const Rows64<T, kRows, kMost>& rows, bool x_loaded) {
+                                              const LoadedRows<T, kRows, kMost>& rows,
+                                              bool x_loaded) {
   using S = Stages<kRows, kMost>;
   constexpr int kRings = S::kRings, kRowStep = S::kRowStep, kXBytes = S::kXBytes;
   constexpr int kAPieces = (kTiles * 16 + kRowStep - 1) / kRowStep;
@@ -206,7 +208,7 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   const int group = thread / 128;  // warpgroup
   const int ring = kRings == 2 ? group : 0;
   const int piece = rows.piece, first_row = rows.first_row, stages = rows.stages;
-  Rows64<T, kRows, kMost> mine = rows;
+  LoadedRows<T, kRows, kMost> mine = rows;
   if constexpr (S::kFixed == 0) {
     mine.base = shared + static_cast<std::uint32_t>(ring * kStages * (kXBytes + kABytes));
   }
@@ -262,11 +264,7 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   for (int s = 0; s < stages; ++s) {
     finish_tiles(sums);  // of the stage before: its place is free once all have passed the barrier
     wait_copies<kStages - 2>();
-#if !defined(RF_NOFENCE)
     publish_to_matrices();
-#else
-    if constexpr (!kWide) publish_to_matrices();
-#endif
     barrier();
     const std::uint32_t x_at =
         mine.base + static_cast<std::uint32_t>(place * kXBytes) +
@@ -384,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (block.slot < 0) return;
   const SliceTiles own = slice_tiles(p, block.slot, lane);
 
-  Rows64<T, kRows, kMost> rows;
+  LoadedRows<T, kRows, kMost> rows;
   const int ring = S::kRings == 2 ? thread / 128 : 0;
   rows.piece = thread % S::kLoaders % kPieces;
   rows.first_row = thread % S::kLoaders / kPieces;
@@ -510,6 +508,7 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
   // leave no multiprocessor without work.
   if (shape.max_rank > 16 && plan.splits >= 4) {
     if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
+      if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
       plan.cluster = 8;
     } else if (device.is_hopper) {
       plan.splits -= plan.splits % 2;
