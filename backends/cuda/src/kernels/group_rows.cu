@@ -158,7 +158,7 @@ bool groups_in_one_launch(std::int64_t num_tokens, std::int32_t num_slots) noexc
 
 Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tokens, std::int32_t num_slots,
                            const Segments& out, bool has_clusters, cudaStream_t stream) {
-  const bool cluster = has_clusters && num_tokens > 2048;
+  const bool cluster = has_clusters && num_tokens > 512;
   const int blocks = cluster ? kMostBlocks : 1;
   const std::int64_t rows = divide_up(divide_up(num_tokens, std::int64_t{blocks} * kWarps), kWarp) * kWarp;
   const GroupParams params{token_slots,
