@@ -8,6 +8,7 @@
 
 #include "architectures.hpp"
 #include "backend.hpp"
+#include "kernels/modules.hpp"
 #include "rankfold/cuda.hpp"
 #include "runtime.hpp"
 
@@ -140,6 +141,9 @@ Status create(std::int32_t device_index, LoraBackend** backend) {
   }
   const DeviceTraits traits = traits_of(device_index);
   if (Status status = check_device(traits); !status.ok()) return status;
+  const DeviceScope scope(device_index);
+  if (Status status = scope.status(); !status.ok()) return status;
+  (void)load_kernels();
   *backend = new (std::nothrow) CudaBackend(traits);
   if (*backend == nullptr) return Status(StatusCode::out_of_memory, "host memory is exhausted");
   return {};

@@ -48,13 +48,15 @@ Status decline(const Problem& problem, const char* why) {
 int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTraits& traits) {
   const TableShape& shape = problem.shape;
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  const std::int64_t most = std::max<std::int64_t>(shape.in / kLeastK, 1);
   // Whatever the batch, where bits must not follow it.
   if (problem.options.batch_invariant == BatchInvariant::on) {
     return pinned_splits(shape.in, columns);
   }
   // All blocks resident at once: two on a multiprocessor of the kernels of low rank, one of the others.
-  const std::int64_t resident = shape.max_rank <= 16 && shape.num_slices <= 3 && shape.a_dtype != DType::f32 ? 2 : 1;
+  // The others have half of their warps on the same part of K.
+  const bool low_rank = shape.max_rank <= 16 && shape.num_slices <= 3 && shape.a_dtype != DType::f32;
+  const std::int64_t resident = low_rank ? 2 : 1;
+  const std::int64_t most = std::max<std::int64_t>(shape.in / (low_rank ? kLeastK : kLeastK / 2), 1);
   const std::int64_t wanted = resident * traits.num_sms / std::max<std::int64_t>(plan.blocks, 1);
   return fitting_splits(problem.bounds.rows, columns, std::clamp<std::int64_t>(wanted, 1, most));
 }

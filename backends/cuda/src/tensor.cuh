@@ -190,5 +190,14 @@ __device__ __forceinline__ void split_pair(float first, float second, std::uint3
   }
 }
 
+/// Two parts.
+template <class T>
+__device__ __forceinline__ void split_pair(float first, float second, std::uint32_t& high, std::uint32_t& low) {
+  std::uint32_t parts[2];
+  split_pair<T>(first, second, parts);
+  high = parts[0];
+  low = parts[1];
+}
+
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

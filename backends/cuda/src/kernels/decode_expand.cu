@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -901,6 +902,8 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, co
   };
   return with_element(y.dtype, with_y);
 }
+
+RANKFOLD_CUDA_MODULE(decode_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -394,6 +395,22 @@ __device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const En
   return wide;
 }
 
+// Twice kTiles tiles at a time, by the two halves of the block's warps; evenly where all fit.
+template <class TX, class TA, int kTiles, int kGroups>
+__device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p, const EntryOfA<TA>& entry, int end,
+                                              int total, const TX* const (&x)[2], int count, Shared& shared) {
+  const bool second = threadIdx.x >= kThreads / 2;
+#pragma unroll 1
+  for (int first = 0; first < total; first += 2 * kTiles) {
+    if (first > 0) __syncthreads();
+    const int rest = min(total - first, 2 * kTiles), half = (rest + 1) / 2;
+    const int from = second ? first + half : first, to = second ? first + rest : first + half;
+    const TA* a[kTiles];
+    const bool wide = list_tiles(p, entry, end, to, from, second ? kTiles : 0, a, shared.columns);
+    shrink_tiles<TX, TA, kTiles, kGroups, 2>(p, a, wide, x, count, 0, shared);
+  }
+}
+
 template <class TX, class TA, Lookup kLookup>
 __global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
@@ -417,29 +434,21 @@ __global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __gr
   if (total == 0) return;
   // Few tiles: all warps share K. More: half of the warps has half of them, so that what a warp asks for at a time
   // stays 128 bytes of each row.
-  const bool second = threadIdx.x >= kThreads / 2;
   if (total <= 3) {
     const TA* a[3];
     const bool wide = list_tiles(p, entry, end, total, 0, 0, a, shared.columns);
     shrink_tiles<TX, TA, 3, sizeof(TA) == 2 ? 4 : 2, 1>(p, a, wide, x, block.count, 0, shared);
     return;
   }
-  if (total <= 12) {
-    const int half = (total + 1) / 2;
-    const TA* a[6];
-    const bool wide =
-        list_tiles(p, entry, end, second ? total : half, second ? half : 0, second ? 6 : 0, a, shared.columns);
-    shrink_tiles<TX, TA, 6, sizeof(TA) == 2 ? 2 : 1, 2>(p, a, wide, x, block.count, 0, shared);
-    return;
-  }
-  constexpr int kHalf = sizeof(TA) == 2 ? 12 : 6;
-#pragma unroll 1
-  for (int first = 0; first < total; first += 2 * kHalf) {
-    if (first > 0) __syncthreads();
-    const TA* a[kHalf];
-    const bool wide = list_tiles(p, entry, end, total, first + (second ? kHalf : 0), second ? kHalf : 0, a,
-                                 shared.columns);
-    shrink_tiles<TX, TA, kHalf, 1, 2>(p, a, wide, x, block.count, 0, shared);
+  constexpr int kShort = sizeof(TA) == 2 ? 1 : 2;  // of float32 half as much fits the registers
+  if (total <= 8) {
+    shrink_halves<TX, TA, 4, kShort == 1 ? 3 : 1>(p, entry, end, total, x, block.count, shared);
+  } else if (total <= 12) {
+    shrink_halves<TX, TA, 6, kShort == 1 ? 2 : 1>(p, entry, end, total, x, block.count, shared);
+  } else if (total <= 16 && kShort == 1) {
+    shrink_halves<TX, TA, 8, 2>(p, entry, end, total, x, block.count, shared);
+  } else {
+    shrink_halves<TX, TA, 12 / kShort, 1>(p, entry, end, total, x, block.count, shared);
   }
 }
 
@@ -542,6 +551,8 @@ Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Gro
                 SumParams{table.entries, table.slot_stride, grouping, h, out.data, out.row_stride,
                           static_cast<int>(kind), table.shape.num_slices, table.shape.max_rank});
 }
+
+RANKFOLD_CUDA_MODULE(decode_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

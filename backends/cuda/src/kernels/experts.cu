@@ -4,6 +4,7 @@
 
 #include "experts_apply.cuh"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -235,6 +236,8 @@ Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, 
     return launch(&clear_rows<TY>, grid_of(range.num_rows), 128, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(experts)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

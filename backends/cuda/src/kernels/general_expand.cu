@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -96,6 +97,8 @@ Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows
     });
   });
 }
+
+RANKFOLD_CUDA_MODULE(general_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

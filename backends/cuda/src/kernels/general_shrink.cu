@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -129,6 +130,8 @@ Status general_gather(const ConstTensorView& ids, const AdapterTableView& table,
     return launch(&gather_rows<TA>, grid_of(range.num_rows), 128, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(general_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -3,6 +3,7 @@
 
 #include "prefill_launch.hpp"
 #include "general.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -179,6 +180,8 @@ Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tok
   if (cluster) return launch_shaped(&group_rows<true>, shape, &prepared_cluster, stream, params);
   return launch_shaped(&group_rows<false>, shape, &prepared_block, stream, params);
 }
+
+RANKFOLD_CUDA_MODULE(group_rows)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

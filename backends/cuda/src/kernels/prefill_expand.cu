@@ -4,6 +4,7 @@
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -64,9 +65,12 @@ __device__ __forceinline__ std::uint32_t slab_offset(int row, int half) {
   return static_cast<std::uint32_t>(row * kSlabRowBytes + ((half ^ (row >> 2 & 1)) << 4));
 }
 
-/// Of 16 ranks and the lane's two rows: operands of two instructions, high and low parts.
+/// Of 16 ranks and the lane's two rows: parts that h is the sum of, so that nothing of a float32 is
+/// lost where products cancel: three of bf16 or, as rows are made to fit, two of f16.
+template <class T>
 struct Fragment {
-  std::uint32_t high[4], low[4];
+  static constexpr int kParts = std::is_same_v<T, __half> ? 2 : 3;
+  std::uint32_t part[kParts][4];
 };
 
 /// The lane's values of h, summed over the splits in order: of each of kCount slabs eight, rows g
@@ -150,35 +154,36 @@ __device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[
 }
 
 template <class T>
-__device__ __forceinline__ Fragment make_fragment(const float (&v)[8], const float (&fit)[2]) {
-  Fragment f;
+__device__ __forceinline__ Fragment<T> make_fragment(const float (&v)[8], const float (&fit)[2]) {
+  Fragment<T> f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float scale = std::is_same_v<T, __half> ? fit[i % 2] : 1.0f;
-    split_pair<T>(v[2 * i] * scale, v[2 * i + 1] * scale, f.high[i], f.low[i]);
+    std::uint32_t parts[Fragment<T>::kParts];
+    split_pair<T>(v[2 * i] * scale, v[2 * i + 1] * scale, parts);
+#pragma unroll
+    for (int j = 0; j < Fragment<T>::kParts; ++j) f.part[j][i] = parts[j];
   }
   return f;
 }
 
 /// sums[i][j]: rows g and g + 8, columns 8t + 2j and the next, of group i of 32 columns.
 template <class T, int kGroups>
-__device__ __forceinline__ void multiply_groups(float (&sums)[kGroups][4][4], const Fragment& f,
+__device__ __forceinline__ void multiply_groups(float (&sums)[kGroups][4][4], const Fragment<T>& f,
                                                 std::uint32_t slab, int lane) {
   std::uint32_t b[kGroups * 2][4];
   const std::uint32_t at = slab + slab_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int i = 0; i < kGroups * 2; ++i)
     load_matrices(b[i], at + static_cast<std::uint32_t>(i * 16 * kSlabRowBytes));
-    // High parts of all, then low parts: no instruction waits for the one before.
+  // The smallest parts of all first: no instruction waits for the one before.
 #pragma unroll
-  for (int i = 0; i < kGroups * 4; ++i) {
-    multiply<T>(sums[i / 4][i % 4], f.high[0], f.high[1], f.high[2], f.high[3], b[i / 2][i % 2 * 2],
-                b[i / 2][i % 2 * 2 + 1]);
-  }
+  for (int part = Fragment<T>::kParts - 1; part >= 0; --part) {
 #pragma unroll
-  for (int i = 0; i < kGroups * 4; ++i) {
-    multiply<T>(sums[i / 4][i % 4], f.low[0], f.low[1], f.low[2], f.low[3], b[i / 2][i % 2 * 2],
-                b[i / 2][i % 2 * 2 + 1]);
+    for (int i = 0; i < kGroups * 4; ++i) {
+      multiply<T>(sums[i / 4][i % 4], f.part[part][0], f.part[part][1], f.part[part][2],
+                  f.part[part][3], b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
+    }
   }
 }
 
@@ -223,7 +228,7 @@ struct Finish {
 /// Operands of all slabs; of f16 the rows are made to fit.
 template <class T, int kSlabs, class TY>
 __device__ __forceinline__ void make_fragments(float (&v)[kSlabs][8], int rank, int lane,
-                                               Finish<TY>& to, Fragment (&fragments)[kSlabs]) {
+                                               Finish<TY>& to, Fragment<T> (&fragments)[kSlabs]) {
   if (rank != kSlabs * kSlab) mask_hidden(0, rank, lane, v);
   float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
   if constexpr (std::is_same_v<T, __half>) {
@@ -496,7 +501,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
 
   if (fits) {
     const int slabs = (rank + kSlab - 1) / kSlab;
-    Fragment fragments[kSlabs];
+    Fragment<T> fragments[kSlabs];
     {
       float v[kSlabs][8];
       load_hidden(p, h, 0, rank, lane, v);
@@ -576,7 +581,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
               most[j / 2 % 2] = fmaxf(most[j / 2 % 2], finite_magnitude(v[0][j]));
           }
           fit_rows<T>(most[0], most[1], fit, unfit);
-          const Fragment fragment = make_fragment<T>(v[0], fit);
+          const Fragment<T> fragment = make_fragment<T>(v[0], fit);
           if (first + kSlab < rank) load_hidden(p, h, first + kSlab, rank, lane, v);
           const std::uint32_t slab = shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes +
                                      static_cast<std::uint32_t>(s * kCols * kSlabRowBytes);
@@ -767,7 +772,7 @@ __global__ void __launch_bounds__(kWarps<kSlabs> * 32, kSlabs == 1 ? 4 : 2)
   }
   wait_for_previous();
 
-  Fragment fragments[kSlabs];
+  Fragment<T> fragments[kSlabs];
   {
     float v[kSlabs][8];
     load_wide_hidden(p, h, 0, rank, lane, v);
@@ -908,6 +913,8 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   if (shape.b_dtype == DType::f16) return y.dtype == DType::f32 ? run(f16, f32) : run(f16, f16);
   return y.dtype == DType::f32 ? run(bf16, f32) : run(bf16, bf16);
 }
+
+RANKFOLD_CUDA_MODULE(prefill_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

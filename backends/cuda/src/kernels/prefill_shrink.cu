@@ -3,6 +3,7 @@
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -548,6 +549,8 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));
 }
+
+RANKFOLD_CUDA_MODULE(prefill_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
