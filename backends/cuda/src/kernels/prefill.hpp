@@ -39,8 +39,7 @@ struct PrefillPlan {
   int splits = 1;        ///< parts of K
   int cluster = 1;  ///< blocks that sum their parts of K on chip: a divisor of splits, at most 8
   int expand_steps = 0;  ///< of 128 bytes of a row of y for a block; 0: by the number of blocks
-  /// A block's steps are in a row; else the blocks of a slice take turns.
-  bool expand_in_a_row = false;
+  int expand_rows = 64;  ///< of a block: 64 or 128
   int shared_bytes = 0;  ///< of PrefillDevice
 
   /// Partial sums of h in the workspace.

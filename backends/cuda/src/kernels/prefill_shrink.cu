@@ -1,9 +1,9 @@
 #include "launch.hpp"
+#include "modules.hpp"
 #include "prefill.hpp"
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
-#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -14,7 +14,7 @@ constexpr int kThreads = 256;  // two warpgroups
 constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
 constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
-constexpr int kMostSplits = 16;
+constexpr int kMostSplits = 8;           // each is read by every block of the expand
 constexpr int kAlign = 1024;             // of a swizzled tile
 constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
@@ -506,6 +506,18 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
       device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
   (void)kind;
   (void)max_segments;
+  // Partial sums of high ranks are much to read: clusters add them up, large ones where few of them
+  // leave no multiprocessor without work.
+  if (shape.max_rank > 16 && plan.splits >= 4) {
+    if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
+      plan.cluster = 8;
+    } else if (device.is_hopper) {
+      plan.splits -= plan.splits % 2;
+      plan.cluster = 2;
+    }
+  }
+  // With more ranks B is as much as y: more rows share it.
+  plan.expand_rows = shape.max_rank > 16 && active_rows > 64 ? 128 : 64;
   return plan;
 }
 
