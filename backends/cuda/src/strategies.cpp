@@ -11,13 +11,15 @@ namespace cuda {
 
 namespace {
 
-constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,      Op::gather_shrink,
-                       Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
-                       Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
+constexpr Op kOps[] = {
+    Op::shrink,          Op::expand,         Op::apply_linear,      Op::gather_shrink,
+    Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
+    Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
 
 // Kernels of Hopper's own instructions are empty in code for anything else.
 bool runs_hopper_code(const DeviceTraits& traits) noexcept {
-  return traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+  return traits.major == 9 && traits.minor == 0 &&
+         std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
 }
 
 }  // namespace
@@ -30,7 +32,8 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
-      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no "
+      "dropout");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -39,30 +42,37 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
   const CallOptions& options = problem.options;
   if (problem.op == Op::group_tokens) return Strategy::grouped;
   if (problem.op == Op::backward_experts) {
-    return Status(StatusCode::unsupported, "backward_experts: this version of rankfold does not have it");
+    return Status(StatusCode::unsupported,
+                  "backward_experts: this version of rankfold does not have it");
   }
   if (options.configuration < 0 || options.configuration > 1) {
-    return Status::format(StatusCode::unsupported,
-                          "%s: options.configuration is %d; each strategy of the cuda backend has one "
-                          "configuration, so it should be 0 or 1",
-                          to_string(problem.op), options.configuration);
+    return Status::format(
+        StatusCode::unsupported,
+        "%s: options.configuration is %d; each strategy of the cuda backend has one "
+        "configuration, so it should be 0 or 1",
+        to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
     const bool fits = runs_hopper_code(traits_) && tile_backward(problem).fits;
-    if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
+    if (fits &&
+        (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
       return Strategy::tensor_core;
     }
     if (options.strategy == Strategy::tensor_core) {
-      return Status::format(StatusCode::unsupported,
-                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
-                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or bf16; batch_invariant: bf16), "
-                            "max_rank from 1 to %d (it is %d) and no dropout",
-                            traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
+      return Status::format(
+          StatusCode::unsupported,
+          "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
+          "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one "
+          "dtype (f16 or bf16; batch_invariant: bf16), "
+          "max_rank from 1 to %d (it is %d) and no dropout",
+          traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank,
+          problem.shape.max_rank);
     }
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
-    return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
-                          to_string(problem.op), to_string(options.strategy));
+    return Status::format(StatusCode::unsupported,
+                          "%s: strategy is %s; the cuda backend has general", to_string(problem.op),
+                          to_string(options.strategy));
   }
   return Strategy::general;
 }
