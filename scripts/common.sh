@@ -9,10 +9,17 @@ packages_library="cmake ninja-build g++ libeigen3-dev libtbb-dev nlohmann-json3-
 packages_demo="$packages_library libcli11-dev"
 packages_test="$packages_library doctest-dev libcli11-dev libfmt-dev"
 packages_format="clang-format-14"
-packages_ci="$packages_test $packages_format clang-14 clang-tidy-14 libclang-rt-14-dev llvm-14 pkg-config shellcheck"
+# ccache: several lanes compile the same sources with the same flags in folders of their own.
+packages_ci="$packages_test $packages_format clang-14 clang-tidy-14 libclang-rt-14-dev llvm-14 pkg-config shellcheck ccache"
 
 # What test and the lane consumer build: release, or ci in CI.
 release_preset=${RANKFOLD_PRESET:-release}
+
+# Where ccache is installed, CMake is told to use it.
+ccache_arguments=()
+if command -v ccache >/dev/null; then
+  ccache_arguments=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+fi
 
 say() { printf '%s\n' "$*"; }
 fail() {
@@ -77,9 +84,7 @@ configure() {
   command -v cmake >/dev/null || fail "cmake is missing; the packages that a build needs are: $packages_test"
   mkdir -p build
   log="build/configure-$preset.log"
-  local launcher=()
-  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-  cmake --preset "$preset" "${launcher[@]}" "$@" >"$log" 2>&1 || {
+  cmake --preset "$preset" "${ccache_arguments[@]}" "$@" >"$log" 2>&1 || {
     cat "$log" >&2
     return 1
   }

@@ -38,7 +38,7 @@ for document in "${documents[@]}"; do
     case "$path" in *[A-Z\<\>*\{]*) continue ;; esac
     num_paths=$((num_paths + 1))
     [ -e "$path" ] || broken "$document: there is no $path"
-  done < <(grep -oE '`(core|reference|tests|examples|tools|bench|cmake|scripts|docs)/[^` ]*`' "$document" | tr -d '`' || true)
+  done < <(grep -oE '`(core|reference|backends|tests|examples|tools|bench|cmake|scripts|docs)/[^` ]*`' "$document" | tr -d '`' || true)
 done
 
 # The README's map of the folders.
@@ -50,13 +50,13 @@ blocks=$(mktemp -d)
 trap 'rm -rf "$blocks"' EXIT
 for document in "${documents[@]}"; do
   awk -v prefix="$blocks/$(printf '%s' "$document" | tr '/.' '__')" '
-    /^```cpp$/ { on = 1; name = prefix "_line" NR ".cpp"; print "#include <rankfold/rankfold.hpp>\n#include <rankfold/reference.hpp>" >name; next }
+    /^```cpp$/ { on = 1; name = prefix "_line" NR ".cpp"; print "#include <rankfold/rankfold.hpp>\n#include <rankfold/reference.hpp>\n#include <rankfold/cuda.hpp>" >name; next }
     /^```$/ && on { on = 0; close(name); next }
     on { print >name }' "$document"
 done
 for block in "$blocks"/*.cpp; do
   num_blocks=$((num_blocks + 1))
-  g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icore/include -Ireference/include "$block" ||
+  g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icore/include -Ireference/include -Ibackends/cuda/include "$block" ||
     broken "$(basename "$block"): this block of C++ does not compile"
 done
 

@@ -37,7 +37,7 @@ rule_of() {
 }
 
 standard='^[a-z_0-9]+$'
-posix='^(sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib|stddef|stdint)\.h$'
+posix='^((sys/[a-z]+|unistd|fcntl|dlfcn|pthread|sched|malloc|stdlib|stddef|stdint)\.h|cxxabi\.h)$'
 
 num_files=0 num_includes=0 num_broken=0
 broken() {

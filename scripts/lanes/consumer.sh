@@ -20,8 +20,11 @@ project() {
   quiet cmake --build "$work/$name" --parallel "$(jobs)"
 }
 
-# What is tested here is how things are found and linked, so everything compiles without optimisation.
+# What is tested here is how things are found and linked, so programs compile without optimisation. The library is compiled
+# as in build/$release_preset, so that ccache has most of its objects already.
 unoptimised=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0)
+as_before=("${ccache_arguments[@]}" -DCMAKE_BUILD_TYPE=Release -DRANKFOLD_CUDA=OFF)
+if [ "$release_preset" = ci ]; then as_before+=(-DCMAKE_CXX_COMPILER=g++ -DRANKFOLD_WERROR=ON); fi
 
 # first_program NAME PREFIX: the README's first block of C++, and the output that the README promises.
 first_program() {
@@ -62,7 +65,7 @@ quiet g++ -std=c++20 tests/install/consumer/main.cpp -o "$work/pkg_config" $(pkg
 "$work/pkg_config"
 
 say "shared"
-quiet cmake --preset demo -B "$work/shared_build" "${unoptimised[@]}" -DBUILD_SHARED_LIBS=ON -DRANKFOLD_ARCH=BASELINE \
+quiet cmake --preset demo -B "$work/shared_build" "${as_before[@]}" -DBUILD_SHARED_LIBS=ON \
   -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_PREFIX="$work/shared"
 quiet cmake --build "$work/shared_build" --parallel "$(jobs)" --target install
 check_symbols "$work"/shared/lib/*.so
@@ -73,6 +76,6 @@ quiet ctest --test-dir "$work/shared_consumer" --output-on-failure
 "$work/shared_consumer/consumer"
 
 say "subdirectory"
-project tests/install/subdirectory subdirectory "${unoptimised[@]}" -DRANKFOLD_SOURCE_DIR="$root" -DRANKFOLD_ARCH=BASELINE
+project tests/install/subdirectory subdirectory "${as_before[@]}" -DRANKFOLD_SOURCE_DIR="$root" -DRANKFOLD_ARCH=BASELINE
 quiet ctest --test-dir "$work/subdirectory" --output-on-failure
 "$work/subdirectory/consumer"

@@ -239,7 +239,7 @@ std::string figure_svg(const Json& document, const std::string& group) {
       most = std::max(most, bar.us);
     }
   }
-  const Axis axis(least, most, 20 + 6.2 * static_cast<double>(longest), kWidth - kRight);
+  const Axis axis(least, most, 28 + 6.2 * static_cast<double>(longest), kWidth - kRight);
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
       "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" "

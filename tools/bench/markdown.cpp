@@ -23,9 +23,11 @@ std::string us(double value) {
 
 std::string head(const Json& document) {
   std::string text = fmt::format(
-      "rankfold {} `{}`, {}, {}.\n\n", document.value("version", std::string()),
-      document.value("backend", std::string()), cell(document.value("device", std::string())),
-      document.value("date", std::string()));
+      "# {}: {}, {}\n\nrankfold {} `{}`, measured {}.\n\n",
+      cell(document.value("device", std::string())),
+      cell(document.value("workloads", std::string())),
+      document.value("date", std::string()).substr(0, 10), document.value("version", std::string()),
+      document.value("backend", std::string()), document.value("date", std::string()));
   text += "| | |\n|---|---|\n";
   for (const auto& [what, version] : document.at("versions").items()) {
     text += fmt::format("| {} | {} |\n", cell(what), cell(version.get<std::string>()));

@@ -60,6 +60,7 @@ void Step::set_experts(const Workload& point) {
   const std::vector<BatchRow> rows = batch_rows(point);
   if (point.mul_routed_weight) {
     std::vector<float> weights;
+    weights.reserve(rows.size());
     for (const BatchRow& row : rows) weights.push_back(row.weight);
     experts_.row_weights = upload(weights);
   }
@@ -70,6 +71,7 @@ void Step::set_experts(const Workload& point) {
     return;
   }
   std::vector<std::int32_t> tokens;
+  tokens.reserve(rows.size());
   for (const BatchRow& row : rows) tokens.push_back(static_cast<std::int32_t>(row.token));
   experts_.mode = ExpertMode::grouped;
   experts_.expert_offsets = upload(sort_by_expert(routing.expert_ids, point.experts).offsets);

@@ -1,3 +1,4 @@
+#include "kernels/experts.hpp"
 #include "operation.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -6,9 +7,18 @@ namespace cuda {
 Status CudaBackend::do_apply_experts(const ApplyExpertsArgs& args, const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Parts parts(make_problem(args), workspace);
+  const Problem problem = make_problem(args);
   const Rows rows = make_rows(args.addressing, args.table);
   const RowRange range = window(args.addressing);
+  const Result<Strategy> strategy = do_supports(problem);
+  if (!strategy.ok()) return strategy.status();
+  if (*strategy != Strategy::general) {
+    if (args.options.y_mode == YMode::overwrite) {
+      RANKFOLD_CUDA_TRY(clear_rows_without_delta(args, rows, range, native(stream)));
+    }
+    return fused_experts(args, problem, native(stream));
+  }
+  const Parts parts(problem, workspace);
   const Hidden h = parts.h(range.first_row);
   RANKFOLD_CUDA_TRY(general_shrink(args.x, args.table, rows, range, h, {}, native(stream)));
   return general_expand(h, args.table, rows, range, args.y,

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "architectures.hpp"
 #include "backend.hpp"
+#include "kernels/modules.hpp"
 #include "rankfold/cuda.hpp"
 #include "runtime.hpp"
 
@@ -59,10 +61,16 @@ int attribute(cudaDeviceAttr which, int device) noexcept {
 }
 
 DeviceTraits traits_of(int device) noexcept {
-  return {.index = device,
-          .num_sms = std::max(attribute(cudaDevAttrMultiProcessorCount, device), 1),
-          .major = attribute(cudaDevAttrComputeCapabilityMajor, device),
-          .minor = attribute(cudaDevAttrComputeCapabilityMinor, device)};
+  DeviceTraits traits;
+  traits.index = device;
+  traits.num_sms = std::max(attribute(cudaDevAttrMultiProcessorCount, device), 1);
+  traits.major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  traits.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  traits.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  // In code for anything else those kernels are empty.
+  traits.hopper_code =
+      traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+  return traits;
 }
 
 Status check_device(const DeviceTraits& traits) noexcept {
@@ -133,6 +141,9 @@ Status create(std::int32_t device_index, LoraBackend** backend) {
   }
   const DeviceTraits traits = traits_of(device_index);
   if (Status status = check_device(traits); !status.ok()) return status;
+  const DeviceScope scope(device_index);
+  if (Status status = scope.status(); !status.ok()) return status;
+  (void)load_kernels();
   *backend = new (std::nothrow) CudaBackend(traits);
   if (*backend == nullptr) return Status(StatusCode::out_of_memory, "host memory is exhausted");
   return {};

@@ -1,4 +1,4 @@
-#include "operation.hpp"
+#include "linear.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -6,15 +6,13 @@ namespace cuda {
 Status CudaBackend::do_forward(const ForwardArgs& args, const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Parts parts(make_problem(args), workspace);
-  Rows rows;
-  RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));
-  const RowRange range = all_rows(args.addressing);
+  const Problem problem = make_problem(args);
+  const Parts parts(problem, workspace);
+  LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));
+  RANKFOLD_CUDA_TRY(call.begin());
   const Hidden h = hidden_of(args.h);
-  RANKFOLD_CUDA_TRY(
-      general_shrink(args.x, args.table, rows, range, h, DropoutMask(args.dropout), native(stream)));
-  return general_expand(h, args.table, rows, range, args.y, {.mode = args.options.y_mode, .made_h = true},
-                        native(stream));
+  RANKFOLD_CUDA_TRY(call.shrink(args.x, h, DropoutMask(args.dropout)));
+  return call.expand(h, args.y, true, true, true);
 }
 
 }  // namespace cuda

@@ -1,4 +1,4 @@
-#include "operation.hpp"
+#include "linear.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -6,10 +6,11 @@ namespace cuda {
 Status CudaBackend::do_gather_shrink(const GatherShrinkArgs& args, const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Parts parts(make_problem(args), workspace);
-  Rows rows;
-  RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));
-  return general_gather(args.ids, args.table, rows, all_rows(args.addressing), hidden_of(args.h), native(stream));
+  const Problem problem = make_problem(args);
+  const Parts parts(problem, workspace);
+  LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));
+  RANKFOLD_CUDA_TRY(call.begin());
+  return call.gather(args.ids, hidden_of(args.h));
 }
 
 }  // namespace cuda

@@ -22,6 +22,7 @@ class Parts {
   std::int32_t* row_slots() const noexcept { return at<std::int32_t>(plan_.row_slots); }
   Hidden h(std::int64_t first_row = 0) const noexcept { return {at<float>(plan_.h), columns_, first_row}; }
   Hidden ds() const noexcept { return {at<float>(plan_.ds), columns_, 0}; }
+  float* delta() const noexcept { return at<float>(plan_.delta); }
   std::int32_t* order() const noexcept { return at<std::int32_t>(plan_.order); }
   std::int32_t* ends() const noexcept { return at<std::int32_t>(plan_.ends); }
   BackwardPartials backward_partials() const noexcept {
@@ -29,6 +30,10 @@ class Parts {
             at<float>(plan_.whole_ds),    at<float>(plan_.packed_h),    at<float>(plan_.dbias_partials)};
   }
   std::int32_t* counts() const noexcept { return at<std::int32_t>(plan_.counts); }
+  float* partials() const noexcept { return at<float>(plan_.h); }
+  std::int64_t h_columns() const noexcept { return columns_; }
+  /// What tokens are grouped into.
+  std::int32_t* segments() const noexcept { return at<std::int32_t>(plan_.segments); }
 
  private:
   template <class T>
@@ -47,6 +52,10 @@ inline Hidden hidden_of(const TensorView& h) noexcept {
   return {static_cast<float*>(h.data), h.strides[0], 0};
 }
 
+/// y = 0, all rows and columns.
+Status zero_rows(const TensorView& y, cudaStream_t stream) noexcept;
+/// Rows of LoraAddressing, grouped by places: for kernels that need not visit rows without an adapter.
+Rows make_places(const LoraAddressing& addressing, const AdapterTableView& table) noexcept;
 /// Rows of LoraAddressing; grouped addressing is turned into a slot a row, in the workspace.
 Status make_rows(const LoraAddressing& addressing, const AdapterTableView& table, const Parts& parts,
                  cudaStream_t stream, Rows* rows) noexcept;

@@ -1,8 +1,10 @@
 #include "plan.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/backward_tensor.hpp"
+#include "kernels/experts.hpp"
 #include "kernels/general.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -13,12 +15,24 @@ namespace {
 // Far over every device's memory, far below where sums of sizes would wrap.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
 
+// Few rows are split along K over the whole chip; more than this the sums of the splits never take.
+constexpr std::int64_t kMostSplits = 64;
+constexpr std::int64_t kSplitFloats = std::int64_t{1} << 22;
+
+bool splits_h(Op op) noexcept { return op == Op::apply_linear || op == Op::forward || op == Op::shrink; }
+bool is_linear(Op op) noexcept {
+  return splits_h(op) || op == Op::expand || op == Op::apply_embedding || op == Op::forward_embedding;
+}
+
 bool keeps_h(const Problem& problem) noexcept {
   switch (problem.op) {
+    case Op::shrink:
+    case Op::forward:
     case Op::apply_linear:
     case Op::apply_embedding:
-    case Op::apply_experts:
       return true;
+    case Op::apply_experts:
+      return problem.options.strategy == Strategy::general || why_not_fused_experts(problem) != nullptr;
     case Op::backward:
     case Op::backward_embedding:
       return (problem.outputs & kRecomputesH) != 0;
@@ -27,11 +41,24 @@ bool keeps_h(const Problem& problem) noexcept {
   }
 }
 
-bool routes_experts(Op op) noexcept {
-  return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
+}  // namespace
+
+std::int64_t partial_floats(std::int64_t rows, std::int64_t columns) noexcept {
+  std::int64_t once = 0, split = 0;
+  if (__builtin_mul_overflow(rows, columns, &once)) return kMaxBytes;
+  if (__builtin_mul_overflow(once, kMostSplits, &split)) split = kMaxBytes;
+  return std::max(once, std::min(split, kSplitFloats));
 }
 
-}  // namespace
+int pinned_splits(std::int64_t in, std::int64_t columns) noexcept {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(std::min(in / 512, 512 / std::max<std::int64_t>(columns, 1)), 1, 8));
+}
+
+int fitting_splits(std::int64_t rows, std::int64_t columns, std::int64_t wanted) noexcept {
+  const std::int64_t once = std::max<std::int64_t>(rows * columns, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, kSplitFloats / once), 1, kMostSplits));
+}
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   WorkspacePlan plan;
@@ -54,9 +81,29 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     return offset;
   };
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
-  const bool grouped = !routes_experts(problem.op) && problem.addressing == AddressingMode::grouped;
+  if (is_unfused(problem)) {
+    plan.row_slots = take(problem.addressing == AddressingMode::grouped ? rows : 0, 1);
+    plan.h = take(rows, columns);
+    plan.delta = take(rows, total_out(shape));
+    plan.bytes = at;
+    return plan;
+  }
+  const bool grouped = is_backward(problem.op) && problem.addressing == AddressingMode::grouped;
   plan.row_slots = take(grouped ? rows : 0, 1);
-  plan.h = take(keeps_h(problem) ? rows : 0, columns);
+  if (is_linear(problem.op) && problem.addressing == AddressingMode::tokens) {
+    plan.segments = take(rows, 1);
+    (void)take(std::min<std::int64_t>(rows, shape.num_slots) + 1, 2);
+  }
+  if (keeps_h(problem)) {
+    const bool pinned = problem.options.batch_invariant == BatchInvariant::on;
+    if (!splits_h(problem.op)) {
+      plan.h = take(rows, columns);
+    } else if (pinned) {
+      plan.h = take(rows * pinned_splits(shape.in, columns), columns);
+    } else {
+      plan.h = take(partial_floats(rows, columns), 1);
+    }
+  }
   if (is_backward(problem.op)) {
     plan.ds = take((problem.outputs & kOutputDs) != 0 ? 0 : rows, columns);
     plan.order = take(rows, 1);

@@ -10,10 +10,11 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// How rows find entries; copied into the kernel's parameters. Grouped addressing is turned into a slot a row
-/// first (scatter_slots).
+/// How rows find entries; copied into the kernel's parameters.
 struct Rows {
-  enum Kind : int { by_token = 0, uniform = 1, by_offsets = 2, by_ids = 3 };
+  /// by_segments: kernels go over the places of the grouped order, and rows in no segment are not visited; those
+  /// that must see every row have grouped addressing turned into a slot a row first (scatter_slots).
+  enum Kind : int { by_token = 0, uniform = 1, by_offsets = 2, by_ids = 3, by_segments = 4 };
   int kind = by_token;
   int num_slots = 0;
   int num_experts = 1;
@@ -28,6 +29,11 @@ struct Rows {
   const std::int32_t* expert_offsets = nullptr;
   const std::int32_t* row_tokens = nullptr;
   const std::int32_t* expert_ids = nullptr;
+  const std::int32_t* order = nullptr;
+  const std::int32_t* segment_offsets = nullptr;
+  const std::int32_t* segment_slots = nullptr;
+  const std::int32_t* num_segments = nullptr;
+  std::int64_t max_segments = 0;
   const float* row_weights = nullptr;
   const float* token_weights = nullptr;
 };
@@ -79,6 +85,34 @@ __device__ inline Route route(const Rows& rows, std::int64_t row) {
   result.entry = slot * rows.slot_stride + expert * rows.num_slices;
   result.token = token;
   result.x_row = rows.own_x ? row : token;
+  return result;
+}
+
+/// The row at place i of a call's rows and what it uses: place and row are one but for by_segments.
+__device__ inline Route locate(const Rows& rows, std::int64_t i, std::int64_t* row) {
+  *row = i;
+  if (rows.kind != Rows::by_segments) return route(rows, i);
+  Route result;
+  const std::int64_t given = *rows.num_segments;
+  const std::int64_t count = given < 0 ? 0 : given > rows.max_segments ? rows.max_segments : given;
+  if (count == 0 || i < rows.segment_offsets[0] || i >= rows.segment_offsets[count]) return result;
+  // The last segment that does not begin past the place; empty ones before it begin there, too.
+  std::int64_t low = 0, high = count;
+  while (low < high) {
+    const std::int64_t middle = (low + high) / 2;
+    if (rows.segment_offsets[middle] <= i) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const std::int32_t slot = rows.segment_slots[low - 1];
+  const std::int64_t at = rows.order[i];
+  if (slot < 0 || slot >= rows.num_slots || at < 0 || at >= rows.num_tokens) return result;
+  *row = at;
+  result.entry = slot * rows.slot_stride;
+  result.token = at;
+  result.x_row = at;
   return result;
 }
 

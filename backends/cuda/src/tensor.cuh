@@ -176,13 +176,27 @@ __device__ __forceinline__ std::uint32_t narrow_pair(float first, float second) 
   }
   return bits;
 }
-/// Two values as high + low parts of T: 16 bits of the value for bf16, 22 for f16 within its range.
+/// Two values as sums of parts of T, the first the largest: two parts hold 16 bits for bf16 and 22 for f16 (within
+/// its range), three hold all 24 of a float32 for bf16.
+template <class T, int kParts>
+__device__ __forceinline__ void split_pair(float first, float second, std::uint32_t (&parts)[kParts]) {
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    parts[i] = narrow_pair<T>(first, second);
+    const float2 back = widen_pair<T>(parts[i]);
+    // Infinity less itself would be NaN.
+    first = first == back.x ? 0.0f : first - back.x;
+    second = second == back.y ? 0.0f : second - back.y;
+  }
+}
+
+/// Two parts.
 template <class T>
 __device__ __forceinline__ void split_pair(float first, float second, std::uint32_t& high, std::uint32_t& low) {
-  high = narrow_pair<T>(first, second);
-  const float2 back = widen_pair<T>(high);
-  // Infinity less itself would be NaN.
-  low = narrow_pair<T>(first == back.x ? 0.0f : first - back.x, second == back.y ? 0.0f : second - back.y);
+  std::uint32_t parts[2];
+  split_pair<T>(first, second, parts);
+  high = parts[0];
+  low = parts[1];
 }
 
 }  // namespace cuda

@@ -58,6 +58,7 @@ TEST_CASE("figures: one a group with timed points, every bar and mark in it, nam
 
 TEST_CASE("markdown: machine, floors, goals met and missed, the furthest first") {
   const std::string text = results_markdown(results());
+  CHECK(text.rfind("# A GPU: w.json, 2026-11-30\n", 0) == 0);
   CHECK(has(text, "| driver | 1.2 |"));
   CHECK(has(text, "| copy bandwidth | 4.26 TB/s |"));
   CHECK(has(text, "| us | 1.60 | 2.00 |"));

@@ -2,6 +2,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -97,6 +98,8 @@ Status backward_bias(const TensorBackward& call, cudaStream_t stream) {
                         stream, p);
   });
 }
+
+RANKFOLD_CUDA_MODULE(backward_bias)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -2,6 +2,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -378,6 +379,8 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
     }
   });
 }
+
+RANKFOLD_CUDA_MODULE(backward_dy)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -3,6 +3,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -408,6 +409,8 @@ Status tensor_backward(TensorBackward call, cudaStream_t stream) {
   }
   return {};
 }
+
+RANKFOLD_CUDA_MODULE(backward_finish)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -2,6 +2,7 @@
 #include "backward_tiles.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -461,6 +462,8 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
     return {};
   });
 }
+
+RANKFOLD_CUDA_MODULE(backward_x)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -37,6 +37,7 @@ struct DecodeExpand {
   bool made_h = false;        ///< by this operation: where an entry has no A, nobody has written h
   bool after_shrink = false;  ///< the launch before in the stream is the shrink that made h, and no other
   bool pinned = false;        ///< batch_invariant: the order of sums does not depend on the rows
+  bool uneven = false;        ///< row blocks have different numbers of rows
   int tiles_per_warp = 0;     ///< of 32 columns; 0: chosen
 };
 /// y f16, bf16 or float32; B f16, bf16 or float32.
@@ -46,9 +47,9 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, co
                      Grouping::Kind kind, std::int64_t blocks, const TensorView& y, int num_sms,
                      cudaStream_t stream);
 
-/// The sum of the splits: out[row] = sum of h[split][row], all rows and columns.
-Status sum_splits(const SplitHidden& h, std::int64_t rows, std::int64_t columns, float* out, std::int64_t out_stride,
-                  cudaStream_t stream);
+/// The sum of the splits, of the rows and ranks that there are: out (one split) = sum of h.
+Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Grouping& grouping, Grouping::Kind kind,
+                  std::int64_t blocks, const SplitHidden& out, cudaStream_t stream);
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

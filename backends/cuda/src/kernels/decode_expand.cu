@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -119,90 +120,110 @@ __device__ __forceinline__ Four<T> four_elements(const T* p, int left) {
   return v;
 }
 
-// A row of B, ranks [0, rank) of the 16 kSteps from p on. kWide: where not wanted v stays what it is.
+// Row j of B, ranks [0, rank) of the 16 kSteps from p on. kWide: where not wanted v stays what it is.
 template <bool kWide, class T, int kSteps>
-__device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int t, Four<T> (&v)[kSteps]) {
+__device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int t, int j, Four<T> (&v)[kSteps][4]) {
   if constexpr (!kWide) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int r = rank_of<T, kSteps>(s, t);
-      v[s] = four_elements(p + r, wanted ? rank - r : 0);
+      v[s][j] = four_elements(p + r, wanted ? rank - r : 0);
     }
   } else if constexpr (kPaired<T, kSteps>) {
 #pragma unroll
     for (int s = 0; s < kSteps; s += 2) {
       const int r = rank_of<T, kSteps>(s, t);
-      uint4 both = make_uint4(v[s].words[0], v[s].words[1], v[s + 1].words[0], v[s + 1].words[1]);
+      uint4 both = make_uint4(v[s][j].words[0], v[s][j].words[1], v[s + 1][j].words[0], v[s + 1][j].words[1]);
       load_into_if<true>(both, wanted && r < rank, p + r);
-      v[s].words[0] = both.x;
-      v[s].words[1] = both.y;
-      v[s + 1].words[0] = both.z;
-      v[s + 1].words[1] = both.w;
+      v[s][j].words[0] = both.x;
+      v[s][j].words[1] = both.y;
+      v[s + 1][j].words[0] = both.z;
+      v[s + 1][j].words[1] = both.w;
     }
   } else {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int r = rank_of<T, kSteps>(s, t);
+      std::uint32_t* const words = v[s][j].words;
       if constexpr (sizeof(T) == 2) {
-        uint2 words = make_uint2(v[s].words[0], v[s].words[1]);
-        load_into_8_if(words, wanted && r < rank, p + r);
-        v[s].words[0] = words.x;
-        v[s].words[1] = words.y;
+        uint2 two = make_uint2(words[0], words[1]);
+        load_into_8_if(two, wanted && r < rank, p + r);
+        words[0] = two.x;
+        words[1] = two.y;
       } else {
-        uint4 words = make_uint4(v[s].words[0], v[s].words[1], v[s].words[2], v[s].words[3]);
-        load_into_if<true>(words, wanted && r < rank, p + r);
-        v[s].words[0] = words.x;
-        v[s].words[1] = words.y;
-        v[s].words[2] = words.z;
-        v[s].words[3] = words.w;
+        uint4 four = make_uint4(words[0], words[1], words[2], words[3]);
+        load_into_if<true>(four, wanted && r < rank, p + r);
+        words[0] = four.x;
+        words[1] = four.y;
+        words[2] = four.z;
+        words[3] = four.w;
       }
     }
   }
 }
 
-// h as the left operand: high and low parts of rows g and g + 8.
+// Parts that h is the sum of, so that nothing of a float32 is lost where products cancel: three of bf16 or, as rows
+// are scaled, two of f16; two of TF32 for weights of float32.
+template <class T>
+constexpr int kPartsOf = std::is_same_v<T, __nv_bfloat16> ? 3 : 2;
+
+// h of rows g and g + 8 as the left operand, 16 ranks.
 template <class T>
 struct Left {
-  std::uint32_t high[4][sizeof(T) / 2];
-  std::uint32_t low[4][sizeof(T) / 2];
+  uint4 part[kPartsOf<T>][sizeof(T) / 2];
 };
 
 template <class T>
 __device__ __forceinline__ Left<T> make_left(const float4& row, const float4& other) {
   Left<T> left;
   if constexpr (sizeof(T) == 2) {
-    split_pair<T>(row.x, row.y, left.high[0][0], left.low[0][0]);
-    split_pair<T>(other.x, other.y, left.high[1][0], left.low[1][0]);
-    split_pair<T>(row.z, row.w, left.high[2][0], left.low[2][0]);
-    split_pair<T>(other.z, other.w, left.high[3][0], left.low[3][0]);
+    constexpr int kParts = kPartsOf<T>;
+    std::uint32_t parts[4][kParts];
+    split_pair<T, kParts>(row.x, row.y, parts[0]);
+    split_pair<T, kParts>(other.x, other.y, parts[1]);
+    split_pair<T, kParts>(row.z, row.w, parts[2]);
+    split_pair<T, kParts>(other.z, other.w, parts[3]);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      left.part[i][0] = make_uint4(parts[0][i], parts[1][i], parts[2][i], parts[3][i]);
+    }
   } else {
     // Two steps of eight ranks: places t, t + 4 are ranks x, y and then z, w.
-    split_tf32(row.x, left.high[0][0], left.low[0][0]);
-    split_tf32(other.x, left.high[1][0], left.low[1][0]);
-    split_tf32(row.y, left.high[2][0], left.low[2][0]);
-    split_tf32(other.y, left.high[3][0], left.low[3][0]);
-    split_tf32(row.z, left.high[0][1], left.low[0][1]);
-    split_tf32(other.z, left.high[1][1], left.low[1][1]);
-    split_tf32(row.w, left.high[2][1], left.low[2][1]);
-    split_tf32(other.w, left.high[3][1], left.low[3][1]);
+    split_tf32(row.x, left.part[0][0].x, left.part[1][0].x);
+    split_tf32(other.x, left.part[0][0].y, left.part[1][0].y);
+    split_tf32(row.y, left.part[0][0].z, left.part[1][0].z);
+    split_tf32(other.y, left.part[0][0].w, left.part[1][0].w);
+    split_tf32(row.z, left.part[0][1].x, left.part[1][1].x);
+    split_tf32(other.z, left.part[0][1].y, left.part[1][1].y);
+    split_tf32(row.w, left.part[0][1].z, left.part[1][1].z);
+    split_tf32(other.w, left.part[0][1].w, left.part[1][1].w);
   }
   return left;
 }
 
+// sums += the step of h times the rows of B, the smallest parts first.
 template <class T>
-__device__ __forceinline__ void multiply_step(float (&sums)[4], const Left<T>& h, const Four<T>& b) {
+__device__ __forceinline__ void multiply_step(float (&sums)[4][4], const Left<T>& h, const Four<T> (&b)[4]) {
   if constexpr (sizeof(T) == 2) {
-    multiply<T>(sums, h.low[0][0], h.low[1][0], h.low[2][0], h.low[3][0], b.words[0], b.words[1]);
-    multiply<T>(sums, h.high[0][0], h.high[1][0], h.high[2][0], h.high[3][0], b.words[0], b.words[1]);
+#pragma unroll
+    for (int i = kPartsOf<T> - 1; i >= 0; --i) {
+      const uint4 a = h.part[i][0];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) multiply<T>(sums[j], a.x, a.y, a.z, a.w, b[j].words[0], b[j].words[1]);
+    }
   } else {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      std::uint32_t high[2], low[2];
-      split_tf32(__uint_as_float(b.words[2 * i]), high[0], low[0]);
-      split_tf32(__uint_as_float(b.words[2 * i + 1]), high[1], low[1]);
-      multiply_tf32(sums, h.low[0][i], h.low[1][i], h.low[2][i], h.low[3][i], high[0], high[1]);
-      multiply_tf32(sums, h.high[0][i], h.high[1][i], h.high[2][i], h.high[3][i], low[0], low[1]);
-      multiply_tf32(sums, h.high[0][i], h.high[1][i], h.high[2][i], h.high[3][i], high[0], high[1]);
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 big = h.part[0][i], small = h.part[1][i];
+        std::uint32_t high[2], low[2];
+        split_tf32(__uint_as_float(b[j].words[2 * i]), high[0], low[0]);
+        split_tf32(__uint_as_float(b[j].words[2 * i + 1]), high[1], low[1]);
+        multiply_tf32(sums[j], small.x, small.y, small.z, small.w, high[0], high[1]);
+        multiply_tf32(sums[j], big.x, big.y, big.z, big.w, low[0], low[1]);
+        multiply_tf32(sums[j], big.x, big.y, big.z, big.w, high[0], high[1]);
+      }
     }
   }
 }
@@ -227,16 +248,16 @@ constexpr int kTileStep = kWarps * kColumns;  // from one tile of a warp to its 
 
 template <class TY, class TB, int kSteps>
 struct Operands {
-  Four<TB> b[4][kSteps];
+  Four<TB> b[kSteps][4];  ///< of 16 ranks, four rows
   Eight<TY> y[2];
 };
 
 template <class TY, class TB, int kSteps>
 __device__ __forceinline__ void clear(Operands<TY, TB, kSteps>& o) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
+  for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) o.b[j][s] = {};
+    for (int j = 0; j < 4; ++j) o.b[s][j] = {};
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) o.y[i] = {};
@@ -253,7 +274,7 @@ __device__ __forceinline__ void load_operands(const Work<TY, TB>& w, int tile, i
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const bool there = exists && step + (kWide ? 0 : j) < w.b_left;
-    load_row<kWide, TB, kSteps>(b + j * w.b_stride, there, w.rank - first_rank, t, o.b[j]);
+    load_row<kWide, TB, kSteps>(b + j * w.b_stride, there, w.rank - first_rank, t, j, o.b);
   }
   if constexpr (kWide) {
     if (!with_y) return;
@@ -436,6 +457,51 @@ __device__ __forceinline__ void sum_one_row(const DecodeExpandParams& p, int row
   }
 }
 
+// The same where there are many splits: each warp has every eighth eight of them.
+template <class TB, int kSteps>
+__device__ __forceinline__ void sum_one_row_of_many(const DecodeExpandParams& p, int row, int h_column, int rank,
+                                                    bool keep, float4* of_warps, float4 (&h)[kSteps]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int g = lane / 4, t = lane % 4;
+  const float* const from = p.h.data + static_cast<std::int64_t>(row) * p.h.row_stride + h_column;
+  const bool wide = p.wide_h != 0 && rank % 4 == 0;
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) h[s] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
+  for (int split = 8 * warp + g; split < p.h.splits; split += 8 * kWarps) {
+    float4 v[kSteps];
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int r = rank_of<TB, kSteps>(s, t);
+      v[s] = read_partial(from + split * p.h.split_stride + r, min(max(rank - r, 0), 4), wide);
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) add(h[s], v[s]);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) {
+      h[s].x += __shfl_xor_sync(kAll, h[s].x, step);
+      h[s].y += __shfl_xor_sync(kAll, h[s].y, step);
+      h[s].z += __shfl_xor_sync(kAll, h[s].z, step);
+      h[s].w += __shfl_xor_sync(kAll, h[s].w, step);
+    }
+    if (g == 0) of_warps[(warp * kSteps + s) * 4 + t] = h[s];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) {
+    float4 sum = of_warps[s * 4 + t];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) add(sum, of_warps[(i * kSteps + s) * 4 + t]);
+    const int r = rank_of<TB, kSteps>(s, t);
+    if (keep && threadIdx.x < 4) keep_h(p, row, h_column + r, min(max(rank - r, 0), 4), sum);
+    h[s] = g == 0 ? sum : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+}
+
 // f16 has no room for h as it comes: a row is scaled by the power of two that brings its largest value near 2^14,
 // which loses nothing, and its sums are scaled back.
 __device__ __forceinline__ float scale_for_f16(float largest) {
@@ -444,10 +510,9 @@ __device__ __forceinline__ float scale_for_f16(float largest) {
   return __uint_as_float(static_cast<std::uint32_t>(min(max(127 + 14 - (exponent - 127), 1), 254)) << 23);
 }
 
-// The left operand from h of rows g and g + 8, times f.
+// h of rows g and g + 8 times f, or for f16 times a power of two; undo gives f h back.
 template <class TB, int kSteps>
-__device__ __forceinline__ void left_operands(float4 (&rows)[2][kSteps], const float (&strength)[2],
-                                              Left<TB> (&left)[kSteps], float (&undo)[2]) {
+__device__ __forceinline__ void scale_rows(float4 (&rows)[2][kSteps], const float (&strength)[2], float (&undo)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float scale = strength[i];
@@ -473,8 +538,6 @@ __device__ __forceinline__ void left_operands(float4 (&rows)[2][kSteps], const f
       rows[i][s].w *= scale;
     }
   }
-#pragma unroll
-  for (int s = 0; s < kSteps; ++s) left[s] = make_left<TB>(rows[0][s], rows[1][s]);
 }
 
 template <class TB, int kSteps>
@@ -492,6 +555,8 @@ __device__ __forceinline__ void read_rows(const float (*h)[kRankGroup + 4], floa
 struct Shared {
   float h[kDecodeRows][kRankGroup + 4];
   float4 groups[kThreads];
+  /// The left operand of four steps, a lane's parts: the same for all warps, and too much for their registers.
+  uint4 left[4][3][32];
   int rows[kDecodeRows];
 };
 
@@ -503,7 +568,7 @@ __device__ __forceinline__ void load_tile(const TB* b, std::int64_t stride, bool
                                           Operands<TY, TB, kSteps>& o) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) load_row<true, TB, kSteps>(b + j * stride, there, rank, t, o.b[j]);
+  for (int j = 0; j < 4; ++j) load_row<true, TB, kSteps>(b + j * stride, there, rank, t, j, o.b);
 #pragma unroll
   for (int part = 0; part < static_cast<int>(sizeof(TY)) / 2; ++part) {
     load_into_if<true>(o.y[0].part[part], y0_there, y0 + part * (16 / sizeof(TY)));
@@ -546,7 +611,11 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
   const bool keep = p.h_out != nullptr && w.first_chunk;
   float4 rows[2][kSteps];
   if (!kTwo && w.count == 1 && p.pinned == 0) {
-    sum_one_row<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, rows[0]);
+    if (p.h.splits <= 16) {
+      sum_one_row<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, rows[0]);
+    } else {
+      sum_one_row_of_many<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, shared.groups, rows[0]);
+    }
   } else {
     sum_partials<16 * kSteps>(p, shared.rows, w.count, w.h_column, w.rank, 0, shared.h, shared.groups, keep);
     read_rows<TB, kSteps>(shared.h, rows);
@@ -555,9 +624,25 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) rows[1][s] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
-  Left<TB> left[kSteps];
   float undo[2];
-  left_operands<TB, kSteps>(rows, w.strength, left, undo);
+  scale_rows<TB, kSteps>(rows, w.strength, undo);
+  // Sixteen-bit weights of several steps: warp s makes step s for all.
+  constexpr bool kShares = kSteps > 1 && sizeof(TB) == 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Left<TB> left[kShares ? 1 : kSteps];
+  if constexpr (kShares) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      if (static_cast<int>(threadIdx.x) / 32 != s) continue;
+      const Left<TB> own = make_left<TB>(rows[0][s], rows[1][s]);
+#pragma unroll
+      for (int i = 0; i < kPartsOf<TB>; ++i) shared.left[s][i][lane] = own.part[i][0];
+    }
+    __syncthreads();
+  } else {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) left[s] = make_left<TB>(rows[0][s], rows[1][s]);
+  }
 #pragma unroll 1
   for (int tile = 0; tile < w.tiles; tile += kDepth) {
 #pragma unroll
@@ -566,8 +651,11 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
       float sums[4][4] = {};
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
+        if constexpr (kShares) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply_step<TB>(sums[j], left[s], ahead[i].b[j][s]);
+          for (int part = 0; part < kPartsOf<TB>; ++part) left[0].part[part][0] = shared.left[s][part][lane];
+        }
+        multiply_step<TB>(sums, left[kShares ? 0 : s], ahead[i].b[s]);
       }
       if (tile + i < y0_tiles) add_row(y0 + i * kTileStep, sums, 0, undo[0], ahead[i].y[0]);
       if (kTwo && tile + i < y1_tiles) add_row(y1 + i * kTileStep, sums, 1, undo[1], ahead[i].y[1]);
@@ -581,44 +669,44 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
   }
 }
 
-// Any alignment and rank: 64 ranks at a time. The sums of all tiles of a warp cannot be kept, so tiles are outermost
-// and h is summed again for each.
-template <bool kWide, class TY, class TB>
+// Any alignment, any rank, a bias. Ranks over those of kSteps come group by group; the sums of all tiles of a warp
+// cannot be kept, so tiles are outermost and h is summed again for each. Bits are those of expand_tiles.
+template <bool kWide, int kSteps, class TY, class TB>
 __device__ __noinline__ void expand_in_groups(const DecodeExpandParams& p, const Work<TY, TB>& w, Shared& shared) {
-  constexpr int kSteps = kRankGroup / 16;
+  constexpr int kRanks = 16 * kSteps;
   wait_for_previous();
 #pragma unroll 1
   for (int tile = 0; tile < p.tiles_per_warp; ++tile) {
     float total[4][4] = {};
+    float undo[2] = {1.0f, 1.0f};
     Operands<TY, TB, kSteps> o;
     clear(o);
+    if (w.rank == 0) load_operands<kWide>(w, tile, 0, true, o);
 #pragma unroll 1
-    for (int first = 0; first < w.rank; first += kRankGroup) {
+    for (int first = 0; first < w.rank; first += kRanks) {
       if (first > 0) clear(o);
       load_operands<kWide>(w, tile, first, true, o);
       __syncthreads();
       const bool keep = p.h_out != nullptr && w.first_chunk && tile == 0;
-      sum_partials<kRankGroup>(p, shared.rows, w.count, w.h_column, w.rank, first, shared.h, shared.groups, keep);
+      sum_partials<kRanks>(p, shared.rows, w.count, w.h_column, w.rank, first, shared.h, shared.groups, keep);
       float4 rows[2][kSteps];
       read_rows<TB, kSteps>(shared.h, rows);
-      Left<TB> left[kSteps];
-      float undo[2];
-      left_operands<TB, kSteps>(rows, w.strength, left, undo);
+      scale_rows<TB, kSteps>(rows, w.strength, undo);
       float sums[4][4] = {};
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < kSteps; ++s) multiply_step<TB>(sums, make_left<TB>(rows[0][s], rows[1][s]), o.b[s]);
+      if (w.rank <= kRanks) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply_step<TB>(sums[j], left[s], o.b[j][s]);
-      }
+        for (int i = 0; i < 16; ++i) total[i / 4][i % 4] = sums[i / 4][i % 4];
+      } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) total[j][c] = fmaf(sums[j][c], undo[c / 2], total[j][c]);
+        for (int i = 0; i < 16; ++i) {
+          total[i / 4][i % 4] = fmaf(sums[i / 4][i % 4], undo[i % 4 / 2], total[i / 4][i % 4]);
+        }
       }
     }
-    if (w.rank == 0) load_operands<kWide>(w, tile, 0, true, o);
-    const float one[2] = {1.0f, 1.0f};
-    if (tile < w.tiles) add_to_y<kWide>(w, tile, total, one, o.y);
+    if (w.rank > kRanks) undo[0] = undo[1] = 1.0f;
+    if (tile < w.tiles) add_to_y<kWide>(w, tile, total, undo, o.y);
   }
 }
 
@@ -647,8 +735,9 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   const AdapterEntry* const entry = p.entries + block.slot * p.slot_stride + slice;
   const uint4 pointers = load_shared_use(&entry->a);
   const uint4 numbers = load_shared_use(&entry->rank);
-  const std::int64_t b_stride = entry->b_row_stride;
+  const uint4 strides = load_shared_use(&entry->a_row_stride);
   const int row = decode_row<kLookup>(p.grouping, p.kind, block, lane);
+  const auto b_stride = static_cast<std::int64_t>(join(strides.z, strides.w));
   const bool has_a = (pointers.x | pointers.y) != 0;
   const TB* const b = reinterpret_cast<const TB*>(join(pointers.z, pointers.w));
   const int given = min(max(static_cast<int>(numbers.x), 0), p.max_rank);
@@ -659,7 +748,7 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   w.count = block.count;
   w.rank = (p.made_h != 0 && !has_a) || b == nullptr ? 0 : given;
   // Rank 0: this adapter does not touch this slice.
-  if (given == 0 || (w.rank == 0 && bias == nullptr)) {
+  if (w.rank == 0) {
     wait_for_previous();
     return;
   }
@@ -695,20 +784,28 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
       expand_tiles<false, TY, TB, kSteps>(p, w, shared);
     }
   };
-  if (!wide || bias != nullptr || w.rank > (kMaxSteps > 4 ? kRankGroup : 16 * kMaxSteps)) {
-    const Work<TY, TB> copy = w;  // what is passed by address would stand in memory all along
-    if (kMaxSteps > 4 && wide) {
-      expand_in_groups<true, TY, TB>(p, copy, shared);
-    } else {
-      expand_in_groups<false, TY, TB>(p, copy, shared);
+  if (wide && bias == nullptr && w.rank <= kRankGroup) {
+    if (w.rank <= 16) {
+      expand(std::integral_constant<int, 1>());
+    } else if constexpr (kMaxSteps > 1) {
+      if (w.rank <= 32) {
+        expand(std::integral_constant<int, 2>());
+      } else {
+        expand(std::integral_constant<int, 4>());
+      }
     }
-  } else if (w.rank <= 16) {
-    expand(std::integral_constant<int, 1>());
+    return;
+  }
+  const Work<TY, TB> copy = w;  // what is passed by address would stand in memory all along
+  if (w.rank <= 16) {
+    expand_in_groups<false, 1, TY, TB>(p, copy, shared);
   } else if constexpr (kMaxSteps > 1) {
     if (w.rank <= 32) {
-      expand(std::integral_constant<int, 2>());
+      expand_in_groups<false, 2, TY, TB>(p, copy, shared);
+    } else if (kMaxSteps > 4 && wide) {
+      expand_in_groups<true, 4, TY, TB>(p, copy, shared);
     } else {
-      expand(std::integral_constant<int, 4>());
+      expand_in_groups<false, 4, TY, TB>(p, copy, shared);
     }
   }
 }
@@ -733,21 +830,22 @@ Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cuda
   return launch(&decode_expand_rows<TY, TB, 5, Lookup::any>, grid, kThreads, stream, p, overlaps);
 }
 
-// Tiles a warp makes: as many as keep the chip in full waves; see docs/cuda-kernels.md.
-int choose_tiles(const TableShape& shape, std::int64_t blocks, int num_sms) {
-  const int resident = shape.max_rank <= 16 ? 3 : 2;
+// Tiles a warp makes: as few as keep all blocks resident at once, else few enough that uneven blocks even out; see
+// docs/cuda-kernels.md.
+int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, int num_sms) {
+  const std::int64_t resident = (shape.max_rank <= 16 ? 3 : 2) * static_cast<std::int64_t>(num_sms);
   std::int64_t widest = 0;
   for (int i = 0; i < shape.num_slices; ++i) widest = std::max(widest, shape.out[i]);
-  const std::int64_t most = divide_up(widest, kWarps * kColumns);
+  const std::int64_t most = std::max<std::int64_t>(divide_up(widest, kTileStep), 1);
   const auto blocks_with = [&](std::int64_t tiles) {
     std::int64_t chunks = 0;
-    for (int i = 0; i < shape.num_slices; ++i) chunks += divide_up(shape.out[i], kWarps * kColumns * tiles);
+    for (int i = 0; i < shape.num_slices; ++i) chunks += divide_up(shape.out[i], kTileStep * tiles);
     return chunks * blocks;
   };
-  for (std::int64_t tiles = 1; tiles < std::min<std::int64_t>(most, 64); ++tiles) {
-    if (blocks_with(tiles) <= static_cast<std::int64_t>(resident) * num_sms) return static_cast<int>(tiles);
-  }
-  return static_cast<int>(std::clamp<std::int64_t>(most, 1, 8));
+  std::int64_t tiles = 1;
+  while (tiles < most && blocks_with(tiles) > resident) ++tiles;
+  if (blocks_with(tiles) <= resident && (!uneven || tiles <= 6)) return static_cast<int>(tiles);
+  return static_cast<int>(std::min<std::int64_t>(most, uneven ? 4 : 8));
 }
 
 }  // namespace
@@ -775,7 +873,7 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, co
   params.kind = kind;
   params.num_slices = shape.num_slices;
   params.max_rank = shape.max_rank;
-  params.tiles_per_warp = call.tiles_per_warp > 0 ? call.tiles_per_warp : choose_tiles(shape, blocks, num_sms);
+  params.tiles_per_warp = call.tiles_per_warp > 0 ? call.tiles_per_warp : choose_tiles(shape, blocks, call.uneven, num_sms);
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;
@@ -804,6 +902,8 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, co
   };
   return with_element(y.dtype, with_y);
 }
+
+RANKFOLD_CUDA_MODULE(decode_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -3,6 +3,7 @@
 #include "../tensor.cuh"
 #include "decode.hpp"
 #include "decode_rows.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -123,13 +124,16 @@ struct EntryOfA {
   std::int64_t stride;
   int rank;
 };
-// In straight line, so that one wait serves all of it.
+// All of it asked for at once, so that one wait serves: the compiler would put the stride off to where it is used.
 template <class TA>
 __device__ __forceinline__ EntryOfA<TA> read_entry(const AdapterEntry* entry, int max_rank) {
-  const void* const a = entry->a;
-  const std::int64_t stride = entry->a_row_stride;
-  const int rank = min(max(entry->rank, 0), max_rank);
-  return {static_cast<const TA*>(a), stride, a != nullptr ? rank : 0};
+  const uint4 pointers = load_shared_use(&entry->a);
+  const uint4 numbers = load_shared_use(&entry->rank);
+  const uint4 strides = load_shared_use(&entry->a_row_stride);
+  const std::uint64_t a = static_cast<std::uint64_t>(pointers.y) << 32 | pointers.x;
+  const std::uint64_t stride = static_cast<std::uint64_t>(strides.y) << 32 | strides.x;
+  const int rank = min(max(static_cast<int>(numbers.x), 0), max_rank);
+  return {reinterpret_cast<const TA*>(a), static_cast<std::int64_t>(stride), a != 0 ? rank : 0};
 }
 
 // What the tiles of a pass become: columns of h, and how many of the eight exist.
@@ -238,12 +242,13 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   groups_of_warp<kSharers>(p, first, groups);
   const bool two = count > 8;
   float sums[kTiles][4] = {};
+  // A last group that K ends in is not among the full ones. It comes first, so that nothing of it is kept; in the
+  // slow way, too, so that alignment changes no bits.
+  if (groups > 0 && (first + (groups - 1) * kSharers + 1) * kGroup > p.in) {
+    --groups;
+    accumulate_copy(a, rows, p.in, first + groups * kSharers, 1, kSharers, sums);
+  }
   if (wide && p.wide != 0) {
-    // A last group that K ends in is not among the full ones. It comes first, so that nothing of it is kept.
-    if (groups > 0 && (first + (groups - 1) * kSharers + 1) * kGroup > p.in) {
-      --groups;
-      accumulate_copy(a, rows, p.in, first + groups * kSharers, 1, kSharers, sums);
-    }
     const TX* x[2] = {rows[0] + first * kGroup, rows[1] + first * kGroup};
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) a[i] += first * kGroup;
@@ -253,7 +258,7 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
     }
 #pragma unroll 1
     for (; groups > 0; --groups) accumulate<1, kSharers>(a, x, two, sums);
-  } else {
+  } else if (groups > 0) {
     accumulate_copy(a, rows, p.in, first, groups, kSharers, sums);
   }
 #pragma unroll
@@ -345,19 +350,22 @@ __global__ void __launch_bounds__(kThreads, 2) decode_shrink_low_rank(const __gr
   for (int i = 0; i < kSlices; ++i) some = entry[i].rank > 0 ? entry[i].a : some;
   if (some == nullptr) return;
   const TA* a[kTiles];
-  bool wide = true;
+  std::uintptr_t low_bits = 0;
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
-    const bool has = entry[i].rank > 0;
-    if (has) wide = wide && is_wide(entry[i].a, entry[i].stride);
+    const TA* const base = entry[i].rank > 0 ? entry[i].a : some;
+    low_bits |= reinterpret_cast<std::uintptr_t>(base) | static_cast<std::uintptr_t>(entry[i].stride * sizeof(TA));
 #pragma unroll
     for (int j = 0; j < kPerSlice; ++j) {
-      const std::int64_t row = min(8 * j + g, entry[i].rank - 1);
-      a[kPerSlice * i + j] = (has ? entry[i].a + row * entry[i].stride : some) + 8 * t;
-      if (threadIdx.x == 0) {
-        shared.columns.first[kPerSlice * i + j] = i * p.max_rank + 8 * j;
-        shared.columns.ranks[kPerSlice * i + j] = min(entry[i].rank - 8 * j, 8);
-      }
+      a[kPerSlice * i + j] = base + max(min(8 * j + g, entry[i].rank - 1), 0) * entry[i].stride + 8 * t;
+    }
+  }
+  const bool wide = (low_bits & 15) == 0;
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      shared.columns.first[i] = i / kPerSlice * p.max_rank + i % kPerSlice * 8;
+      shared.columns.ranks[i] = min(entry[i / kPerSlice].rank - i % kPerSlice * 8, 8);
     }
   }
   shrink_tiles<TX, TA, kTiles, kTiles <= 2 ? 2 : 1, 1>(p, a, wide, x, block.count, 0, shared);
@@ -387,6 +395,22 @@ __device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const En
   return wide;
 }
 
+// Twice kTiles tiles at a time, by the two halves of the block's warps; evenly where all fit.
+template <class TX, class TA, int kTiles, int kGroups>
+__device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p, const EntryOfA<TA>& entry, int end,
+                                              int total, const TX* const (&x)[2], int count, Shared& shared) {
+  const bool second = threadIdx.x >= kThreads / 2;
+#pragma unroll 1
+  for (int first = 0; first < total; first += 2 * kTiles) {
+    if (first > 0) __syncthreads();
+    const int rest = min(total - first, 2 * kTiles), half = (rest + 1) / 2;
+    const int from = second ? first + half : first, to = second ? first + rest : first + half;
+    const TA* a[kTiles];
+    const bool wide = list_tiles(p, entry, end, to, from, second ? kTiles : 0, a, shared.columns);
+    shrink_tiles<TX, TA, kTiles, kGroups, 2>(p, a, wide, x, count, 0, shared);
+  }
+}
+
 template <class TX, class TA, Lookup kLookup>
 __global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
@@ -410,49 +434,54 @@ __global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __gr
   if (total == 0) return;
   // Few tiles: all warps share K. More: half of the warps has half of them, so that what a warp asks for at a time
   // stays 128 bytes of each row.
-  const bool second = threadIdx.x >= kThreads / 2;
   if (total <= 3) {
     const TA* a[3];
     const bool wide = list_tiles(p, entry, end, total, 0, 0, a, shared.columns);
     shrink_tiles<TX, TA, 3, sizeof(TA) == 2 ? 4 : 2, 1>(p, a, wide, x, block.count, 0, shared);
     return;
   }
-  if (total <= 12) {
-    const int half = (total + 1) / 2;
-    const TA* a[6];
-    const bool wide =
-        list_tiles(p, entry, end, second ? total : half, second ? half : 0, second ? 6 : 0, a, shared.columns);
-    shrink_tiles<TX, TA, 6, sizeof(TA) == 2 ? 2 : 1, 2>(p, a, wide, x, block.count, 0, shared);
-    return;
-  }
-  constexpr int kHalf = sizeof(TA) == 2 ? 12 : 6;
-#pragma unroll 1
-  for (int first = 0; first < total; first += 2 * kHalf) {
-    if (first > 0) __syncthreads();
-    const TA* a[kHalf];
-    const bool wide = list_tiles(p, entry, end, total, first + (second ? kHalf : 0), second ? kHalf : 0, a,
-                                 shared.columns);
-    shrink_tiles<TX, TA, kHalf, 1, 2>(p, a, wide, x, block.count, 0, shared);
+  constexpr int kShort = sizeof(TA) == 2 ? 1 : 2;  // of float32 half as much fits the registers
+  if (total <= 8) {
+    shrink_halves<TX, TA, 4, kShort == 1 ? 3 : 1>(p, entry, end, total, x, block.count, shared);
+  } else if (total <= 12) {
+    shrink_halves<TX, TA, 6, kShort == 1 ? 2 : 1>(p, entry, end, total, x, block.count, shared);
+  } else if (total <= 16 && kShort == 1) {
+    shrink_halves<TX, TA, 8, 2>(p, entry, end, total, x, block.count, shared);
+  } else {
+    shrink_halves<TX, TA, 12 / kShort, 1>(p, entry, end, total, x, block.count, shared);
   }
 }
 
 struct SumParams {
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  Grouping grouping;
   SplitHidden h;
-  std::int64_t rows;
-  std::int64_t columns;
   float* out;
   std::int64_t out_stride;
+  int kind;
+  int num_slices;
+  int max_rank;
 };
 
-__global__ void sum_rows(SumParams p) {
-  for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    for (std::int64_t c = threadIdx.x; c < p.columns; c += blockDim.x) {
-      float sum = 0.0f;
-      for (int split = 0; split < p.h.splits; ++split) {
-        sum += p.h.data[split * p.h.split_stride + row * p.h.row_stride + c];
-      }
-      p.out[row * p.out_stride + c] = sum;
+__global__ void sum_rows(const __grid_constant__ SumParams p) {
+  __shared__ int rows[kDecodeRows];
+  const RowBlock block = find_decode_block<Lookup::any>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
+  if (block.slot < 0) return;
+  const int row = decode_row<Lookup::any>(p.grouping, p.kind, block, static_cast<int>(threadIdx.x) % 32);
+  if (threadIdx.x < kDecodeRows) rows[threadIdx.x] = row;
+  __syncthreads();
+  const int columns = p.num_slices * p.max_rank;
+  for (int item = static_cast<int>(threadIdx.x); item < block.count * columns; item += static_cast<int>(blockDim.x)) {
+    const int column = item % columns;
+    const AdapterEntry& entry = p.entries[block.slot * p.slot_stride + column / p.max_rank];
+    if (entry.a == nullptr || column % p.max_rank >= entry.rank) continue;
+    const std::int64_t at = rows[item / columns];
+    float sum = 0.0f;
+    for (int split = 0; split < p.h.splits; ++split) {
+      sum += p.h.data[split * p.h.split_stride + at * p.h.row_stride + column];
     }
+    p.out[at * p.out_stride + column] = sum;
   }
 }
 
@@ -515,11 +544,15 @@ Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table, co
   return launch_shrink<__nv_bfloat16>(params, shape.a_dtype, grid, stream);
 }
 
-Status sum_splits(const SplitHidden& h, std::int64_t rows, std::int64_t columns, float* out, std::int64_t out_stride,
-                  cudaStream_t stream) {
-  if (rows == 0 || columns == 0) return {};
-  return launch(&sum_rows, grid_of(rows), 128, stream, SumParams{h, rows, columns, out, out_stride});
+Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Grouping& grouping, Grouping::Kind kind,
+                  std::int64_t blocks, const SplitHidden& out, cudaStream_t stream) {
+  if (blocks == 0 || table.shape.max_rank == 0 || table.shape.num_slots == 0) return {};
+  return launch(&sum_rows, grid_of(blocks), 128, stream,
+                SumParams{table.entries, table.slot_stride, grouping, h, out.data, out.row_stride,
+                          static_cast<int>(kind), table.shape.num_slices, table.shape.max_rank});
 }
+
+RANKFOLD_CUDA_MODULE(decode_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -36,10 +36,15 @@ struct ExpandOptions {
   YMode mode = YMode::accumulate;
   bool with_bias = true;
   bool made_h = false;  ///< by this operation: where an entry has no A, nobody has written h
+  bool unscaled = false;  ///< f = 1
 };
 /// y += f (h B^T + bias).
 Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows& rows, RowRange range,
                       const TensorView& y, const ExpandOptions& options, cudaStream_t stream);
+
+/// Strategy unfused: y += f delta, of a delta [rows, sum of out] of general_expand, unscaled; one rounding.
+Status add_delta(const float* delta, const AdapterTableView& table, const Rows& rows, RowRange range,
+                 const TensorView& y, YMode mode, cudaStream_t stream);
 
 /// ds = f dy B.
 Status general_ds(const ConstTensorView& dy, const AdapterTableView& table, const Rows& rows,
@@ -67,6 +72,18 @@ Status general_db(const Hidden& h, const ConstTensorView& dy, const AdapterTable
 /// A slot a row of the grouped form: slots[row], -1 for a row in no segment.
 Status scatter_slots(const LoraAddressing& addressing, std::int32_t num_slots, std::int32_t* slots,
                      cudaStream_t stream);
+/// Where grouped rows go.
+struct Segments {
+  std::int32_t* order = nullptr;         ///< int32 [num_tokens]
+  std::int32_t* offsets = nullptr;       ///< int32 [max_segments + 1]
+  std::int32_t* slots = nullptr;         ///< int32 [max_segments]
+  std::int32_t* num_segments = nullptr;  ///< int32 [1]
+  std::int64_t max_segments = 0;         ///< at least min(num_tokens, num_slots)
+};
+/// Whether one launch can group this: at most 1024 slots, so that counters have room on chip.
+bool groups_in_one_launch(std::int64_t num_tokens, std::int32_t num_slots) noexcept;
+Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tokens, std::int32_t num_slots,
+                           const Segments& out, bool has_clusters, cudaStream_t stream);
 /// Rows of a tile of the counting sort.
 inline constexpr std::int64_t kSortTile = 1024;
 /// Stable counting sort of the rows by slot. counts: int32 [num_slots * tiles]; ends: int32 [num_slots].

@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -384,6 +385,8 @@ Status general_db(const Hidden& h, const ConstTensorView& dy, const AdapterTable
     return launch(&db_elements<TY>, grid, kColumns, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(general_backward)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -22,6 +23,7 @@ struct ExpandParams {
   int overwrites;
   int with_bias;
   int made_h;
+  int unscaled;
 };
 
 // A thread has a column of y: the sum over the rank in ascending order, then one rounding.
@@ -40,9 +42,9 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
   const std::int64_t n = block * kColumns + threadIdx.x;
   if (n >= p.out[slice]) return;
   for (std::int64_t i = blockIdx.y; i < p.range.num_rows; i += gridDim.y) {
-    const std::int64_t row = p.range.first_row + i;
+    std::int64_t row;
+    const Route found = locate(p.rows, p.range.first_row + i, &row);
     TY* const y = static_cast<TY*>(p.y) + row * p.y_stride + y_column + n;
-    const Route found = route(p.rows, row);
     int rank = 0;
     const AdapterEntry* entry = nullptr;
     if (found.entry >= 0) {
@@ -51,7 +53,8 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
       rank = bound ? bounded_rank(*entry, p.max_rank) : 0;
     }
     if (rank == 0) {
-      if (p.overwrites) *y = narrow<TY>(0.0f);
+      // By segments other rows may have this number; the host has zeroed y for those.
+      if (p.overwrites && (found.entry >= 0 || p.rows.kind != Rows::by_segments)) *y = narrow<TY>(0.0f);
       continue;
     }
     const float* const h = p.h.data + (row - p.h.first_row) * p.h.stride + slice * p.max_rank;
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
     float sum = 0.0f;
     for (int j = 0; j < rank; ++j) sum += h[j] * widen(b[j]);
     if (p.with_bias && entry->bias != nullptr) sum += entry->bias[n];
-    const float delta = strength(p.rows, found, row, entry->scaling) * sum;
+    const float delta = p.unscaled ? sum : strength(p.rows, found, row, entry->scaling) * sum;
     *y = narrow<TY>(p.overwrites ? delta : widen(*y) + delta);
   }
 }
@@ -87,12 +90,15 @@ Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
+  params.unscaled = options.unscaled;
   return with_element(y.dtype, [&]<class TY>(const TY*) {
     return with_element(shape.b_dtype, [&]<class TB>(const TB*) {
       return launch(&expand_rows<TY, TB>, grid_of(blocks, range.num_rows), kColumns, stream, params);
     });
   });
 }
+
+RANKFOLD_CUDA_MODULE(general_expand)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

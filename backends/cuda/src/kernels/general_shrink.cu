@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -32,8 +33,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) shrink_rows(ShrinkParams p) {
   const std::int64_t row_step = static_cast<std::int64_t>(gridDim.x) * kWarps;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
        i < p.range.num_rows; i += row_step) {
-    const std::int64_t row = p.range.first_row + i;
-    const Route found = route(p.rows, row);
+    std::int64_t row;
+    const Route found = locate(p.rows, p.range.first_row + i, &row);
     if (found.entry < 0) continue;
     const TX* const x = static_cast<const TX*>(p.x) + found.x_row * p.x_stride;
     for (int item = static_cast<int>(blockIdx.y); item < rank_blocks * p.num_slices; item += gridDim.y) {
@@ -84,8 +85,8 @@ template <class TA>
 __global__ void gather_rows(GatherParams p) {
   const std::int64_t columns = static_cast<std::int64_t>(p.num_slices) * p.max_rank;
   for (std::int64_t i = blockIdx.x; i < p.range.num_rows; i += gridDim.x) {
-    const std::int64_t row = p.range.first_row + i;
-    const Route found = route(p.rows, row);
+    std::int64_t row;
+    const Route found = locate(p.rows, p.range.first_row + i, &row);
     if (found.entry < 0) continue;
     const std::int64_t id = p.is_i64 ? static_cast<const std::int64_t*>(p.ids)[row * p.id_stride]
                                      : static_cast<const std::int32_t*>(p.ids)[row * p.id_stride];
@@ -129,6 +130,8 @@ Status general_gather(const ConstTensorView& ids, const AdapterTableView& table,
     return launch(&gather_rows<TA>, grid_of(range.num_rows), 128, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(general_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

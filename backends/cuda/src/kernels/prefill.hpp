@@ -39,17 +39,19 @@ struct PrefillPlan {
   int splits = 1;        ///< parts of K
   int cluster = 1;  ///< blocks that sum their parts of K on chip: a divisor of splits, at most 8
   int expand_steps = 0;  ///< of 128 bytes of a row of y for a block; 0: by the number of blocks
-  int expand_rows = 64;  ///< of a block: 64 or 128
+  /// A block's steps are in a row; else the blocks of a slice take turns.
+  bool expand_in_a_row = false;
+  int shared_bytes = 0;  ///< of PrefillDevice
 
   /// Partial sums of h in the workspace.
   constexpr int partials() const noexcept { return splits / cluster; }
-  int shared_bytes = 0;  ///< of PrefillDevice
 };
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
                          std::int64_t active_rows, std::int64_t max_segments) noexcept;
-/// splits * rows of plan_prefill is at most this for any split of `rows` into segments; monotone in
-/// rows. What h in the workspace takes is this times num_slices * max_rank floats.
-std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows) noexcept;
+/// partials() * rows of plan_prefill is at most this for any split of `rows` into segments;
+/// monotone in rows. What h in the workspace takes is this times num_slices * max_rank floats.
+std::int64_t prefill_partial_rows(const PrefillDevice& device, const TableShape& shape,
+                                  std::int64_t rows) noexcept;
 
 /// h as float32 [partials][row][num_slices * max_rank].
 struct PartialHidden {

@@ -13,6 +13,8 @@ namespace cuda {
 
 struct LaunchShape {
   std::int64_t blocks = 1;
+  std::int64_t blocks_y = 1;
+  std::int64_t blocks_z = 1;
   int threads = 256;
   int shared_bytes = 0;
   int cluster = 1;
@@ -40,13 +42,16 @@ Status launch_shaped(void (*kernel)(Params), const LaunchShape& shape,
         to_status(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                   "cudaDeviceGetAttribute");
     if (status.ok()) status = set(cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-    // All kernels ask for the same carveout: changing it between two kernels would keep them from overlapping.
-    if (status.ok()) status = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    // All kernels ask for the same carveout: changing it between two kernels would keep them from
+    // overlapping.
+    if (status.ok())
+      status = set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (!status.ok()) return status;
     if (device <= 63) prepared->fetch_or(bit, std::memory_order_release);
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.gridDim = dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.blocks_y),
+                        static_cast<unsigned>(shape.blocks_z));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = stream;

@@ -3,6 +3,7 @@
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -12,7 +13,10 @@ namespace {
 constexpr int kThreads = 256;  // two warpgroups
 constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
 constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
-constexpr int kAlign = 1024;   // of a swizzled tile
+constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
+constexpr int kMostSplits = 16;
+constexpr int kAlign = 1024;             // of a swizzled tile
+constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
 struct ShrinkParams {
   const void* x;
@@ -22,18 +26,33 @@ struct ShrinkParams {
   Grouping rows;
   int kind;
   PartialHidden h;
-  std::int64_t in;
+  int in;
   int num_slices;
   int max_rank;
   int splits;
+  int chunks;       // of 64 elements of K, in every split
+  int chunks_over;  // one more in the first splits
   int cluster;
   int wide_x;  // rows of x begin at multiples of 16 bytes
   int wide_h;  // pairs of h at multiples of 8
 };
 
-// Shared memory that the stages may take: with few tiles two blocks fit a multiprocessor.
-template <int kMost>
-constexpr int kBudget = (kMost <= 4 ? 112 : 200) * 1024;
+/// How stages stand in shared memory. 64 rows: each warpgroup has every second stage of K in a ring
+/// of its own; 128 rows: one ring, and each warpgroup has 64 of the rows. With few tiles x has its
+/// place whatever the tiles, so that it can be under way before they are known.
+template <int kRows, int kMost>
+struct Stages {
+  static constexpr int kRings = kRows == 64 ? 2 : 1;
+  static constexpr int kLoaders = kThreads / kRings;
+  static constexpr int kRowStep = kLoaders / kPieces;
+  static constexpr int kXPieces = kRows / kRowStep;
+  static constexpr int kXBytes = kRows * kTileRowBytes;
+  static constexpr int kFixed = kMost == 4   ? 5
+                                : kMost == 8 ? 4
+                                             : 0;  // stages of a ring; 0: as many as fit
+  static constexpr int kBytes =
+      kFixed != 0 ? kRings * kFixed * (kXBytes + kMost * 16 * kTileRowBytes) : 200 * 1024;
+};
 
 /// Tiles of 16 ranks of all slices, one after another; slice i is in lane i of every warp.
 struct SliceTiles {
@@ -57,7 +76,8 @@ __device__ inline SliceTiles slice_tiles(const ShrinkParams& p, int slot, int la
     const AdapterEntry& entry = p.entries[slot * p.slot_stride + lane];
     own.a = entry.a;
     own.stride = entry.a_row_stride;
-    own.rank = own.a != nullptr ? bounded_rank(entry, p.max_rank) : 0;
+    const int rank = bounded_rank(entry, p.max_rank);  // at once, not after a is there
+    own.rank = own.a != nullptr ? rank : 0;
   }
   const int tiles = (own.rank + 15) / 16;
   own.after = tiles;
@@ -95,7 +115,8 @@ __device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& t
   const int rank_column = tile.first + column;
   if (rank_column >= tile.rank) return;
   float* const to = h + static_cast<std::int64_t>(tile.slice) * p.max_rank + rank_column;
-  if (p.wide_h && rank_column + 1 < tile.rank) {
+  if (p.wide_h) {
+    // Past an odd rank stands a column of zeros, which nobody reads.
     *reinterpret_cast<float2*>(to) = make_float2(first, second);
   } else {
     to[0] = first;
@@ -124,39 +145,75 @@ __device__ inline float2 load_of_cluster(std::uint32_t address, int rank) {
 }
 #endif
 
+/// The block's part of K and the thread's pieces of x.
+template <class T, int kRows, int kMost>
+struct Rows64 {
+  using S = Stages<kRows, kMost>;
+  const T* x[S::kXPieces];
+  int first_k;  // of the ring's first stage
+  int stages;   // of the ring
+  int piece;
+  int first_row;
+  std::uint32_t base;  // of the ring's x
+};
+template <class T>
+__device__ __forceinline__ int bytes_at(int in, int k, int piece) {
+  return min(max((in - k) * 2 - piece * 16, 0), 16);
+}
+template <bool kWide, class T>
+__device__ __forceinline__ void load_piece(std::uint32_t to, const T* from, int bytes) {
+  if constexpr (kWide) {
+    copy_16(to, from, bytes);
+  } else {
+    std::uint32_t v[4];
+    gather_16(v, from, bytes / 2);
+    store_shared_16(to, v);
+  }
+}
+template <bool kWide, class T, int kRows, int kMost>
+__device__ __forceinline__ void load_x(const ShrinkParams& p, const Rows64<T, kRows, kMost>& rows,
+                                       int stage, int place) {
+  using S = Stages<kRows, kMost>;
+  const int k = rows.first_k + stage * S::kRings * kStep;
+  const int bytes = bytes_at<T>(p.in, k, rows.piece);
+  const int offset = bytes > 0 ? k : 0;
+  const std::uint32_t to = rows.base + static_cast<std::uint32_t>(place * S::kXBytes) +
+                           tile_offset(rows.first_row, rows.piece);
+#pragma unroll
+  for (int i = 0; i < S::kXPieces; ++i) {
+    load_piece<kWide>(to + static_cast<std::uint32_t>(i * S::kRowStep * kTileRowBytes),
+                      rows.x[i] + offset, bytes);
+  }
+}
+
 /// Tiles first_tile.. (count of them, at most kTiles) of the block's rows over its part of K.
+/// x_loaded: x of the first stages is under way.
 template <class T, int kRows, int kMost, int kTiles, bool kWide>
 __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block,
                                               const SliceTiles& own, std::uint32_t shared,
-                                              int first_tile, int count, int split) {
-  constexpr int kRings =
-      kRows == 64 ? 2 : 1;  // 64 rows: each warpgroup has every second stage of K
-  constexpr int kLoaders = kThreads / kRings;
-  constexpr int kRowStep = kLoaders / kPieces;
-  constexpr int kXPieces = kRows / kRowStep;
+                                              int first_tile, int count, int split,
+                                              const Rows64<T, kRows, kMost>& rows, bool x_loaded) {
+  using S = Stages<kRows, kMost>;
+  constexpr int kRings = S::kRings, kRowStep = S::kRowStep, kXBytes = S::kXBytes;
   constexpr int kAPieces = (kTiles * 16 + kRowStep - 1) / kRowStep;
-  constexpr int kXBytes = kRows * kTileRowBytes;
-  constexpr int kStageBytes = kXBytes + kTiles * 16 * kTileRowBytes;
-  constexpr int kFit = kBudget<kMost> / kRings / kStageBytes;
-  constexpr int kStages = kFit < 8 ? kFit : 8;
+  constexpr int kABytes = kTiles * 16 * kTileRowBytes;
+  constexpr int kFit = S::kBytes / kRings / (kXBytes + kABytes);
+  constexpr int kStages = S::kFixed != 0 ? S::kFixed : kFit < 8 ? kFit : 8;
   static_assert(kStages >= 3);
 
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int group = thread / 128;  // warpgroup
   const int ring = kRings == 2 ? group : 0;
-  const int loader = thread % kLoaders;
-  const int piece = loader % kPieces, first_row = loader / kPieces;
-  const std::uint32_t base = shared + static_cast<std::uint32_t>(ring * kStages * kStageBytes);
+  const int piece = rows.piece, first_row = rows.first_row, stages = rows.stages;
+  Rows64<T, kRows, kMost> mine = rows;
+  if constexpr (S::kFixed == 0) {
+    mine.base = shared + static_cast<std::uint32_t>(ring * kStages * (kXBytes + kABytes));
+  }
+  const std::uint32_t a_base = mine.base + kStages * kXBytes;
   const std::uint32_t own_offset =
       tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
 
-  const T* x_rows[kXPieces];
-#pragma unroll
-  for (int i = 0; i < kXPieces; ++i) {
-    const std::int64_t row = batch_row(p, block, first_row + i * kRowStep);
-    x_rows[i] = static_cast<const T*>(p.x) + row * p.x_stride + piece * 8;
-  }
   const T* a_rows[kAPieces];
   unsigned valid = 0;
 #pragma unroll
@@ -170,42 +227,17 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
                 (is_row ? rank * tile.stride + piece * 8 : 0);
     if (is_row) valid |= 1u << i;
   }
-
-  const std::int64_t chunks = (p.in + kStep - 1) / kStep;
-  const std::int64_t begin = chunks * split / p.splits, end = chunks * (split + 1) / p.splits;
-  const int stages = static_cast<int>((end - begin - ring + kRings - 1) / kRings);
-  const auto load = [&](int stage, int place) {
-    const std::int64_t k = (begin + ring + static_cast<std::int64_t>(stage) * kRings) * kStep;
-    const int columns =
-        static_cast<int>(min(max(p.in - k - piece * 8, std::int64_t{0}), std::int64_t{8}));
-    const std::uint32_t to = base + static_cast<std::uint32_t>(place * kStageBytes) + own_offset;
-    // Past K both operands are zero: nothing is multiplied that is not there.
-#pragma unroll
-    for (int i = 0; i < kXPieces; ++i) {
-      const std::uint32_t at = to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes);
-      const T* const from = columns > 0 ? x_rows[i] + k : x_rows[i];
-      if constexpr (kWide) {
-        copy_16(at, from, columns * 2);
-      } else {
-        std::uint32_t v[4];
-        gather_16(v, from, columns);
-        store_shared_16(at, v);
-      }
-    }
+  // Past K both operands are zero, past the rank A is: nothing is multiplied that is not there.
+  const auto load_a = [&](int stage, int place) {
+    const int k = rows.first_k + stage * kRings * kStep;
+    const int bytes = bytes_at<T>(p.in, k, piece);
+    const std::uint32_t to = a_base + static_cast<std::uint32_t>(place * kABytes) + own_offset;
 #pragma unroll
     for (int i = 0; i < kAPieces; ++i) {
       if ((kTiles * 16) % kRowStep != 0 && first_row + i * kRowStep >= kTiles * 16) continue;
-      const std::uint32_t at =
-          to + static_cast<std::uint32_t>(kXBytes + i * kRowStep * kTileRowBytes);
-      const int present = (valid >> i & 1u) != 0 ? columns : 0;
-      const T* const from = present > 0 ? a_rows[i] + k : static_cast<const T*>(p.x);
-      if constexpr (kWide) {
-        copy_16(at, from, present * 2);
-      } else {
-        std::uint32_t v[4];
-        gather_16(v, from, present);
-        store_shared_16(at, v);
-      }
+      const int present = (valid >> i & 1u) != 0 ? bytes : 0;
+      load_piece<kWide>(to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes),
+                        a_rows[i] + (present > 0 ? k : 0), present);
     }
   };
   const auto barrier = [&] {
@@ -217,23 +249,35 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   };
 
   float sums[kTiles * 8] = {};
-#pragma unroll
+#pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) {
-    if (s < stages) load(s, s);
+    if (s < stages) {
+      if (!x_loaded) load_x<kWide>(p, mine, s, s);
+      load_a(s, s);
+    }
     commit_copies();
   }
   int place = 0;
+#pragma unroll 1
   for (int s = 0; s < stages; ++s) {
     finish_tiles(sums);  // of the stage before: its place is free once all have passed the barrier
     wait_copies<kStages - 2>();
+#if !defined(RF_NOFENCE)
     publish_to_matrices();
+#else
+    if constexpr (!kWide) publish_to_matrices();
+#endif
     barrier();
-    const std::uint32_t at = base + static_cast<std::uint32_t>(place * kStageBytes);
     const std::uint32_t x_at =
-        at + static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
-    begin_tiles<T, kTiles>(sums, x_at, at + kXBytes);
+        mine.base + static_cast<std::uint32_t>(place * kXBytes) +
+        static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
+    begin_tiles<T, kTiles>(sums, x_at, a_base + static_cast<std::uint32_t>(place * kABytes));
     const int next = s + kStages - 1;
-    if (next < stages) load(next, place == 0 ? kStages - 1 : place - 1);
+    if (next < stages) {
+      const int free = place == 0 ? kStages - 1 : place - 1;
+      load_x<kWide>(p, mine, next, free);
+      load_a(next, free);
+    }
     commit_copies();
     place = place == kStages - 1 ? 0 : place + 1;
   }
@@ -304,68 +348,115 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     return;
   }
 #endif
-  if (kRings == 1 || group == 0) {
-    float* const h = p.h.data + split * p.h.split_stride;
-    float* const h0 = h + batch_row(p, block, row) * p.h.stride;
-    float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
+  const bool stores = kRings == 1 || group == 0;
+  float* const h = p.h.data + split * p.h.split_stride;
+  float* const h0 = h + batch_row(p, block, row) * p.h.stride;
+  float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      if (t >= count) break;
-      const Tile tile = find_tile(own, first_tile + t);
+  for (int t = 0; t < kTiles; ++t) {
+    Tile tile = find_tile(own, first_tile + t);
+    if (t >= count) tile.rank = 0;
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        if (has0)
-          store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
-        if (has1)
-          store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
-      }
+    for (int n = 0; n < 2; ++n) {
+      if (stores && has0)
+        store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
+      if (stores && has1)
+        store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
     }
   }
   __syncthreads();  // before the next pass fills shared memory
 }
 
 template <class T, int kRows, int kMost>
-__global__ void __launch_bounds__(kThreads, kMost <= 4 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, 1)
     shrink_tiles(const __grid_constant__ ShrinkParams p) {
+  using S = Stages<kRows, kMost>;
   extern __shared__ unsigned char dynamic[];
   const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
   wait_for_previous();
   release_next();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int index = static_cast<int>(blockIdx.x) / p.splits;
-  const int split = static_cast<int>(blockIdx.x) % p.splits;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int split = static_cast<int>(blockIdx.x);
+  const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
   const RowBlock block = p.kind == Grouping::uniform
                              ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
                              : find_row_block<Grouping::segments, kRows>(p.rows, index);
   if (block.slot < 0) return;
   const SliceTiles own = slice_tiles(p, block.slot, lane);
+
+  Rows64<T, kRows, kMost> rows;
+  const int ring = S::kRings == 2 ? thread / 128 : 0;
+  rows.piece = thread % S::kLoaders % kPieces;
+  rows.first_row = thread % S::kLoaders / kPieces;
+  const int chunks = p.chunks + (split < p.chunks_over ? 1 : 0);
+  rows.first_k = (split * p.chunks + min(split, p.chunks_over) + ring) * kStep;
+  rows.stages = (chunks - ring + S::kRings - 1) / S::kRings;
+  rows.base = shared + static_cast<std::uint32_t>(ring * (S::kBytes / S::kRings));
+#pragma unroll
+  for (int i = 0; i < S::kXPieces; ++i) {
+    const std::int64_t row = batch_row(p, block, rows.first_row + i * S::kRowStep);
+    rows.x[i] = static_cast<const T*>(p.x) + row * p.x_stride + rows.piece * 8;
+  }
+  const bool preloads = S::kFixed != 0 && p.wide_x;
+  if constexpr (S::kFixed != 0) {
+    if (preloads) {
+#pragma unroll
+      for (int s = 0; s < S::kFixed - 1; ++s) {
+        if (s < rows.stages) load_x<true>(p, rows, s, s);
+      }
+    }
+  }
+
   const int tiles = __shfl_sync(0xffffffffu, own.after, 31);
-  if (tiles == 0) return;
   const bool wide =
       own.rank == 0 || (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 && own.stride % 8 == 0);
   const bool all_wide = __all_sync(0xffffffffu, wide) && p.wide_x;
+  if (tiles == 0 || (preloads && !all_wide)) {
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    if (tiles == 0) return;
+  }
   const int most = all_wide ? kMost : 4;
   const int passes = (tiles + most - 1) / most;
   const int of_pass = (tiles + passes - 1) / passes;
   for (int first = 0; first < tiles; first += of_pass) {
     const int count = min(of_pass, tiles - first);
+    const bool loaded = preloads && first == 0;
+    const auto pass = [&]<int kTiles, bool kWide>() {
+      multiply_pass<T, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
+                                                    rows, kWide && loaded);
+    };
+    // Tiles beyond the count are zeros.
     if (!all_wide) {
-      multiply_pass<T, kRows, kMost, 4, false>(p, block, own, shared, first, count, split);
-    } else if (count == 1) {
-      multiply_pass<T, kRows, kMost, 1, true>(p, block, own, shared, first, count, split);
-    } else if (count == 2) {
-      multiply_pass<T, kRows, kMost, 2, true>(p, block, own, shared, first, count, split);
-    } else if (count == 3) {
-      multiply_pass<T, kRows, kMost, 3, true>(p, block, own, shared, first, count, split);
-    } else if (kMost == 4 || count == 4) {
-      multiply_pass<T, kRows, kMost, 4, true>(p, block, own, shared, first, count, split);
-    } else if constexpr (kMost == 12) {
-      if (count <= 6) {
-        multiply_pass<T, kRows, kMost, 6, true>(p, block, own, shared, first, count, split);
-      } else if (count <= 8) {
-        multiply_pass<T, kRows, kMost, 8, true>(p, block, own, shared, first, count, split);
+      pass.template operator()<4, false>();
+    } else if constexpr (kMost == 4) {
+      if (count == 1) {
+        pass.template operator()<1, true>();
+      } else if (count == 2) {
+        pass.template operator()<2, true>();
+      } else if (count == 3) {
+        pass.template operator()<3, true>();
       } else {
-        multiply_pass<T, kRows, kMost, 12, true>(p, block, own, shared, first, count, split);
+        pass.template operator()<4, true>();
+      }
+    } else if constexpr (kMost == 8) {
+      if (count <= 2) {
+        pass.template operator()<2, true>();
+      } else if (count <= 4) {
+        pass.template operator()<4, true>();
+      } else if (count <= 6) {
+        pass.template operator()<6, true>();
+      } else {
+        pass.template operator()<8, true>();
+      }
+    } else {
+      if (count <= 3) {
+        pass.template operator()<3, true>();
+      } else if (count <= 6) {
+        pass.template operator()<6, true>();
+      } else {
+        pass.template operator()<12, true>();
       }
     }
   }
@@ -375,45 +466,53 @@ template <class T, int kRows, int kMost>
 Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
   return launch_shaped(&shrink_tiles<T, kRows, kMost>,
-                       {.blocks = row_blocks * params.splits,
+                       {.blocks = params.splits,
+                        .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
+                        .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kThreads,
-                        .shared_bytes = kBudget<kMost> + kAlign,
+                        .shared_bytes = Stages<kRows, kMost>::kBytes + kAlign,
                         .cluster = params.cluster},
                        &prepared, stream, params);
 }
 
+constexpr int kManyShared = std::max(Stages<64, 8>::kBytes, Stages<128, 12>::kBytes) + kAlign;
+
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
+}
+
+int shrink_rows(const PrefillDevice& device, const TableShape& shape) noexcept {
+  return most_tiles(shape) > 8 && device.shared_bytes >= kManyShared ? 128 : 64;
 }
 
 }  // namespace
 
 bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
                       DType y_dtype) noexcept {
-  return device.shared_bytes >= kBudget<4> + kAlign &&
+  return device.shared_bytes >= Stages<64, 4>::kBytes + kAlign &&
          (x_dtype == DType::f16 || x_dtype == DType::bf16) && shape.a_dtype == x_dtype &&
          shape.b_dtype == x_dtype && (y_dtype == x_dtype || y_dtype == DType::f32) &&
-         shape.max_rank <= 1024;
+         shape.max_rank <= 1024 && shape.in <= kMostIn;
 }
 
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;
   plan.shared_bytes = device.shared_bytes;
+  plan.shrink_rows = shrink_rows(device, shape);
+  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+      device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
   (void)kind;
   (void)max_segments;
-  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, 64), 1);
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
-  plan.splits = static_cast<int>(
-      std::clamp<std::int64_t>(device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, 16)));
-  std::int64_t columns = 0;
-  for (int s = 0; s < shape.num_slices; ++s) columns += divide_up(shape.out[s], 256);
-  plan.expand_rows = divide_up(active_rows, 128) * columns <= 400 ? 128 : 64;
   return plan;
 }
 
-std::int64_t prefill_partial_rows(const PrefillDevice& device, std::int64_t rows) noexcept {
-  return std::max(rows, std::min<std::int64_t>(rows * 16, std::int64_t{device.num_sms} * 64));
+std::int64_t prefill_partial_rows(const PrefillDevice& device, const TableShape& shape,
+                                  std::int64_t rows) noexcept {
+  const std::int64_t in_all = std::int64_t{device.num_sms} * shrink_rows(device, shape);
+  return std::max(rows, std::min(rows * kMostSplits, in_all));
 }
 
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
@@ -429,25 +528,29 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   params.rows = rows;
   params.kind = kind;
   params.h = h;
-  params.in = shape.in;
+  params.in = static_cast<int>(shape.in);
   params.num_slices = shape.num_slices;
   params.max_rank = shape.max_rank;
   params.splits = plan.splits;
   params.cluster = plan.cluster;
+  params.chunks = static_cast<int>(divide_up(shape.in, kStep) / plan.splits);
+  params.chunks_over = static_cast<int>(divide_up(shape.in, kStep) % plan.splits);
   params.wide_x = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
   params.wide_h = reinterpret_cast<std::uintptr_t>(h.data) % 8 == 0 && h.stride % 2 == 0 &&
                   h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
-  const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kBudget<12> + kAlign;
   const std::int64_t row_blocks =
-      row_block_bound(kind, active_rows, rows.max_segments, few ? 64 : plan.shrink_rows);
+      row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
+  const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
-    if (few) return launch_shrink<T, 64, 4>(params, row_blocks, stream);
-    return plan.shrink_rows == 128 ? launch_shrink<T, 128, 12>(params, row_blocks, stream)
-                                   : launch_shrink<T, 64, 12>(params, row_blocks, stream);
+    if (plan.shrink_rows == 128) return launch_shrink<T, 128, 12>(params, row_blocks, stream);
+    return few ? launch_shrink<T, 64, 4>(params, row_blocks, stream)
+               : launch_shrink<T, 64, 8>(params, row_blocks, stream);
   };
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));
 }
+
+RANKFOLD_CUDA_MODULE(prefill_shrink)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

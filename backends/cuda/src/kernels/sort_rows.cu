@@ -1,6 +1,7 @@
 // Rows by slot: what group_tokens makes, and what gradients are summed over.
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -204,6 +205,8 @@ Status make_segments(const std::int32_t* ends, std::int32_t num_slots, const Lor
                 SegmentParams{ends, num_slots, writable(grouped.segment_offsets),
                               writable(grouped.segment_slots), writable(grouped.num_segments)});
 }
+
+RANKFOLD_CUDA_MODULE(sort_rows)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
