@@ -30,7 +30,6 @@ struct DyParams {
   int max_rank;
   int num_blocks;
   int makes_ds;
-  std::uint64_t policy;  // of the L2, for dy
   int dy_aligned;
   int h_slice;  // columns of h from slice to slice
   std::int64_t total_out;
@@ -107,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
     barrier_expect(full + next_slot * 8, kTileBytes);
     load_tile(ring + next_slot * kTileBytes, p.dy_tiles,
               static_cast<int>(p.first_column[slice] + block_column) + (next_tile * 2 + group) * 64,
-              chunk.first + next_stage * kRows, full + next_slot * 8, p.policy);
+              chunk.first + next_stage * kRows, full + next_slot * 8);
     if (++next_tile == kTilesOfGroup) {
       next_tile = 0;
       ++next_stage;
@@ -353,8 +352,6 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
   p.max_rank = shape.max_rank;
   p.num_blocks = call.tiling.dy_blocks;
   p.total_out = total_out(shape);
-  p.policy =
-      streams(call.runs.num_rows, total_out(shape)) ? tiles::kEvictFirst : tiles::kKeepNormally;
   p.dy_aligned = is_aligned(args.dy.data, 2 * p.dy_stride, 16);
   p.h_slice = call.h_slice;
   for (int s = 0; s < shape.num_slices; ++s) {

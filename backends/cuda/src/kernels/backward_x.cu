@@ -30,7 +30,6 @@ struct XParams {
   float* const* da;
   YMode mode;
   int reads_dx;
-  std::uint64_t policy;  // of the L2, for x and dx
   int chunk_rows;
   int num_slices;
   int max_rank;
@@ -110,8 +109,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
               row = chunk.first + next_stage * kRows;
     if (waits) barrier_wait(empty + next_slot * 8, next_parity);
     barrier_expect(barrier, (makes_da ? kTileBytes : 0) + (reads_dx ? kTileBytes : 0));
-    if (makes_da) load_tile(to, p.x_tiles, at, row, barrier, p.policy);
-    if (reads_dx) load_tile(to + kTileBytes, p.dx_tiles, at, row, barrier, p.policy);
+    if (makes_da) load_tile(to, p.x_tiles, at, row, barrier);
+    if (reads_dx) load_tile(to + kTileBytes, p.dx_tiles, at, row, barrier);
     ++next_stage;
     if (++next_slot == kSlots) {
       next_slot = 0;
@@ -430,7 +429,6 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
   p.max_rank = shape.max_rank;
   p.total_v = shape.num_slices * shape.max_rank;
   p.num_blocks = call.tiling.x_blocks;
-  p.policy = streams(call.runs.num_rows, shape.in) ? tiles::kEvictFirst : tiles::kKeepNormally;
   p.x_aligned = is_aligned(args.x.data, 2 * p.x_stride, 16);
   p.in = shape.in;
   p.padded_in = divide_up(shape.in, 4) * 4;

@@ -42,12 +42,6 @@ inline bool is_aligned(const void* data, std::int64_t row_bytes, int bytes) noex
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0 && row_bytes % bytes == 0;
 }
 
-/// Whether a matrix of 16-bit elements is so large that little of it would be found in the L2
-/// again.
-inline bool streams(std::int64_t rows, std::int64_t columns) noexcept {
-  return 2 * rows * columns >= (1 << 25);
-}
-
 /// Calls f with a null pointer of the 16-bit element type of dtype.
 template <class F>
 Status with_half(DType dtype, F f) {

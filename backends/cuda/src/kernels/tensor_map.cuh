@@ -57,19 +57,13 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) 
 #endif
 }
 
-/// How the L2 treats what is read: as it comes, or the first to go, so that it does not push out
-/// what is read again.
-inline constexpr std::uint64_t kKeepNormally = 0x1000000000000000;
-inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;
-
 __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, int column,
-                                          int row, std::uint32_t barrier, std::uint64_t policy) {
+                                          int row, std::uint32_t barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, "
-      "%3}], [%4], %5;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], [%4];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 #endif
 }
