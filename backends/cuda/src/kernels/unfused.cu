@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -71,6 +72,8 @@ Status add_delta(const float* delta, const AdapterTableView& table, const Rows& 
     return launch(&add_rows<TY>, grid_of(range.num_rows), kThreads, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(unfused)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
