@@ -117,7 +117,8 @@ enum class Size { few, some, many };
 // A function's attribute is a device's.
 template <auto kKernel>
 Status allow_shared_memory(std::size_t bytes) {
-  if (bytes <= std::size_t{48} * 1024) return {};
+  // What is static counts, too.
+  if (bytes <= std::size_t{32} * 1024) return {};
   static std::atomic<std::uint64_t> allowed{0};  // a bit a device; bytes are at most kMostBytes
   int device = 0;
   if (Status status = to_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
