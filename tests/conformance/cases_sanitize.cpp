@@ -74,55 +74,131 @@ std::string name_of_dtypes(DType x, DType weights) {
   return std::string(to_string(x)) + "_" + to_string(weights);
 }
 
-}  // namespace
+// Slices of a target, by how many there are.
+std::vector<std::int64_t> slices_of(int count, bool odd) {
+  std::vector<std::int64_t> out;
+  for (int i = 0; i < count; ++i) out.push_back(odd ? 51 - 14 * i : 64 - 16 * i);
+  return out;
+}
 
-void add_sanitize_cases(CaseList& list) {
-  const auto add = [&](CallSpec spec, const std::string& name) {
-    list.call("sanitize/" + name_of(spec.op) + "/" + name, "one of a set that reaches every kernel",
-              spec, kSlow);
-  };
-  for (const Op op : kOps) {
-    // Every pair of dtypes, and y in float32.
-    for (const DType x : kFloats) {
-      for (const DType weights : kFloats) {
-        CallSpec spec = make_spec(op, kRegimes[1], 8);
-        set_dtypes(spec, x, weights);
-        // Odd sizes: nothing is aligned.
-        spec.in = 77;
-        spec.out = testing::has_ids(op) ? std::vector<std::int64_t>{51}
-                                        : std::vector<std::int64_t>{51, 30};
-        add(spec, "odd/" + name_of_dtypes(x, weights));
-        if (x == DType::f32 || !testing::makes_y(op)) continue;
-        spec.y = DType::f32;
-        add(spec, "odd/" + name_of_dtypes(x, weights) + "_y_f32");
+void add(CaseList& list, const CallSpec& spec, const std::string& name) {
+  list.call("sanitize/" + name_of(spec.op) + "/" + name, "one of a set that reaches every kernel",
+            spec, kSlow);
+}
+
+// Every pair of dtypes, and y in float32. Odd sizes: nothing is aligned.
+void add_dtypes(CaseList& list, Op op) {
+  for (const DType x : kFloats) {
+    for (const DType weights : kFloats) {
+      CallSpec spec = make_spec(op, kRegimes[1], 8);
+      set_dtypes(spec, x, weights);
+      spec.in = 77;
+      spec.out = slices_of(testing::has_ids(op) ? 1 : 2, true);
+      add(list, spec, "odd/" + name_of_dtypes(x, weights));
+      if (x == DType::f32 || !testing::makes_y(op)) continue;
+      spec.y = DType::f32;
+      add(list, spec, "odd/" + name_of_dtypes(x, weights) + "_y_f32");
+    }
+  }
+}
+
+// What fast strategies are for: aligned sizes, 16-bit activations, adapters of the same dtype or
+// float32.
+void add_regimes(CaseList& list, Op op) {
+  for (const Regime& regime : kRegimes) {
+    for (const DType x : {DType::bf16, DType::f16}) {
+      for (const DType weights : {x, DType::f32}) {
+        for (const std::int32_t rank : {8, 16, 32, 64, 128, 256}) {
+          if (rank != 16 && rank != 64 && weights != x) continue;
+          CallSpec spec = make_spec(op, regime, rank);
+          set_dtypes(spec, x, weights);
+          add(list, spec,
+              std::string(regime.name) + "/" + name_of_dtypes(x, weights) + "_r" + number(rank));
+        }
       }
     }
-    // What fast strategies are for: aligned sizes, 16-bit activations.
-    for (const Regime& regime : kRegimes) {
-      for (const DType x : {DType::bf16, DType::f16}) {
-        for (const DType weights : {x, DType::f32}) {
-          for (const std::int32_t rank : {8, 16, 32, 64, 128}) {
-            if (rank != 16 && rank != 64 && (x != DType::bf16 || weights != x)) continue;
-            CallSpec spec = make_spec(op, regime, rank);
-            set_dtypes(spec, x, weights);
-            add(spec,
-                std::string(regime.name) + "/" + name_of_dtypes(x, weights) + "_r" + number(rank));
+  }
+}
+
+// One to three slices in every way to say which row uses which slot.
+void add_slices(CaseList& list, Op op) {
+  if (testing::has_ids(op) || testing::is_backward(op)) return;
+  for (const Regime& regime : {kRegimes[1], kRegimes[2]}) {
+    for (int slices = 1; slices <= 3; ++slices) {
+      for (const auto& [form, name] : {std::pair{AddressingForm::tokens, "tokens"},
+                                       {AddressingForm::uniform, "uniform"},
+                                       {AddressingForm::grouped_by_backend, "grouped"}}) {
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+          CallSpec spec = make_spec(op, regime, 16);
+          set_dtypes(spec, dtype, dtype);
+          spec.out = slices_of(slices, false);
+          spec.dropout.p = 0.0f;
+          if (!testing::is_experts(op)) spec.form = form;
+          spec.slots = SlotPattern::mixed;
+          if (slices == 2 && testing::makes_y(op)) spec.options.y_mode = YMode::overwrite;
+          add(list, spec,
+              std::string(regime.name) + "/" + name + "/" + number(slices) + "_slices_" +
+                  to_string(dtype));
+          if (testing::is_experts(op) || dtype != DType::bf16) continue;
+          // Adapters in float32 beside it.
+          spec.a = spec.b = DType::f32;
+          add(list, spec,
+              std::string(regime.name) + "/" + name + "/" + number(slices) + "_slices_" +
+                  to_string(dtype) + "_f32");
+        }
+      }
+    }
+  }
+}
+
+// Without dropout, in which fast backwards have no part.
+void add_backward(CaseList& list) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const std::int32_t rank : {16, 32, 64}) {
+      for (int slices = 1; slices <= 4; ++slices) {
+        for (const bool odd : {false, true}) {
+          for (const auto& [form, name] : {std::pair{AddressingForm::tokens, "tokens"},
+                                           {AddressingForm::uniform, "uniform"}}) {
+            CallSpec spec = make_spec(Op::backward, kRegimes[2], rank);
+            set_dtypes(spec, dtype, dtype);
+            spec.form = form;
+            spec.tokens = 150;
+            spec.in = odd ? 77 : 160;
+            spec.out =
+                slices == 4 ? std::vector<std::int64_t>(4, odd ? 37 : 40) : slices_of(slices, odd);
+            spec.gives_h = slices % 2 == 0;
+            spec.options.y_mode = slices % 2 == 1 ? YMode::overwrite : YMode::accumulate;
+            spec.gradient_mode = slices >= 3 ? YMode::accumulate : YMode::overwrite;
+            add(list, spec,
+                std::string("slices/") + name + "/" + to_string(dtype) + "_r" + number(rank) + "_" +
+                    number(slices) + (odd ? "_odd" : "_aligned"));
           }
         }
       }
     }
+  }
+}
+
+}  // namespace
+
+void add_sanitize_cases(CaseList& list) {
+  for (const Op op : kOps) {
+    add_dtypes(list, op);
+    add_regimes(list, op);
+    add_slices(list, op);
     CallSpec spec = make_spec(op, kRegimes[2], 16);
     spec.fill = Fill::exact;
     list.scenario(
         "sanitize/" + name_of(op) + "/configurations", "every configuration of every strategy",
         [spec](Session& session) { return check_configurations(session, spec); }, kSlow);
   }
+  add_backward(list);
   CallSpec grouping;
   grouping.op = Op::group_tokens;
-  for (const std::int64_t tokens : {1, 300, 3000}) {
+  for (const std::int64_t tokens : {1, 300, 3000, 20000}) {
     grouping.tokens = tokens;
     grouping.num_slots = 17;
-    add(grouping, "T" + number(tokens));
+    add(list, grouping, "T" + number(tokens));
   }
 }
 

@@ -3,7 +3,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-Status CudaBackend::do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace, Stream stream) {
+Status CudaBackend::do_apply_embedding(const ApplyEmbeddingArgs& args, const Workspace& workspace,
+                                       Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
   const Problem problem = make_problem(args);

@@ -31,7 +31,8 @@ Result<void*> CudaBackend::do_allocate(std::size_t bytes, MemoryKind kind) {
                                 ? cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)
                                 : cudaMalloc(&memory, bytes);
   if (error == cudaSuccess) return memory;
-  const Status status = to_status(error, kind == MemoryKind::pinned ? "cudaHostAlloc" : "cudaMalloc");
+  const Status status =
+      to_status(error, kind == MemoryKind::pinned ? "cudaHostAlloc" : "cudaMalloc");
   return Status::format(status.code(), "%s; %zu bytes were asked for", status.message(), bytes);
 }
 
@@ -45,9 +46,8 @@ Status CudaBackend::do_copy(void* destination, const void* source, std::size_t b
                             Stream stream) {
   const DeviceScope scope(traits_.index);
   if (Status status = scope.status(); !status.ok()) return status;
-  return to_status(
-      cudaMemcpyAsync(destination, source, bytes, native(kind), cuda::native(stream)),
-      "cudaMemcpyAsync");
+  return to_status(cudaMemcpyAsync(destination, source, bytes, native(kind), cuda::native(stream)),
+                   "cudaMemcpyAsync");
 }
 
 Status CudaBackend::do_fill(void* destination, std::uint8_t value, std::size_t bytes,

@@ -14,8 +14,9 @@ struct DeviceTraits {
   int num_sms = 1;
   int major = 0;
   int minor = 0;
-  int shared_bytes = 0;      ///< that a block may have
-  bool hopper_code = false;  ///< kernels of Hopper's own instructions run: it is one, and they were built
+  int shared_bytes = 0;  ///< that a block may have
+  bool hopper_code =
+      false;  ///< kernels of Hopper's own instructions run: it is one, and they were built
 };
 
 class CudaBackend final : public LoraBackend {

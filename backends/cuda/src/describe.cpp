@@ -68,8 +68,8 @@ DeviceTraits traits_of(int device) noexcept {
   traits.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
   traits.shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   // In code for anything else those kernels are empty.
-  traits.hopper_code =
-      traits.major == 9 && traits.minor == 0 && std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
+  traits.hopper_code = traits.major == 9 && traits.minor == 0 &&
+                       std::strstr(RANKFOLD_CUDA_ARCHITECTURES, "90a") != nullptr;
   return traits;
 }
 

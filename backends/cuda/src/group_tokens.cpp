@@ -3,17 +3,17 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-Status CudaBackend::do_group_tokens(const GroupTokensArgs& args, const LoraAddressing& grouped, void* scratch,
-                                    Stream stream) {
+Status CudaBackend::do_group_tokens(const GroupTokensArgs& args, const LoraAddressing& grouped,
+                                    void* scratch, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
   if (groups_in_one_launch(args.num_tokens, args.num_slots)) {
     const auto writable = [](const std::int32_t* p) { return const_cast<std::int32_t*>(p); };
-    return group_rows_of_slots(args.token_slots, args.num_tokens, args.num_slots,
-                               {writable(grouped.token_order), writable(grouped.segment_offsets),
-                                writable(grouped.segment_slots), writable(grouped.num_segments),
-                                grouped.max_segments},
-                               traits_.major >= 9, native(stream));
+    return group_rows_of_slots(
+        args.token_slots, args.num_tokens, args.num_slots,
+        {writable(grouped.token_order), writable(grouped.segment_offsets),
+         writable(grouped.segment_slots), writable(grouped.num_segments), grouped.max_segments},
+        traits_.major >= 9, native(stream));
   }
   Rows rows;
   rows.num_slots = args.num_slots;

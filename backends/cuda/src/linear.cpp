@@ -19,12 +19,15 @@ constexpr std::int64_t kGemvRows = 8;
 constexpr std::int64_t kPrefillRows = 256;
 constexpr std::int64_t kPrefillMean = 64;
 
-bool shrinks(Op op) noexcept { return op == Op::shrink || op == Op::apply_linear || op == Op::forward; }
+bool shrinks(Op op) noexcept {
+  return op == Op::shrink || op == Op::apply_linear || op == Op::forward;
+}
 bool expands(Op op) noexcept { return op != Op::shrink; }
 
 bool decode_takes(const Problem& problem) noexcept {
   const TableShape& shape = problem.shape;
-  if (shape.in > kMostColumns || total_out(shape) > kMostColumns || shape.max_rank < 1) return false;
+  if (shape.in > kMostColumns || total_out(shape) > kMostColumns || shape.max_rank < 1)
+    return false;
   if (shrinks(problem.op) && !decode_shrink_takes(problem.x_dtype, shape.a_dtype)) return false;
   if (!expands(problem.op)) return true;
   // With x of float32 nothing else is owed, and the general kernels are exact to more bits.
@@ -41,8 +44,8 @@ bool prefill_takes(const Problem& problem, const DeviceTraits& traits) noexcept 
 }
 
 Status decline(const Problem& problem, const char* why) {
-  return Status::format(StatusCode::unsupported, "%s: strategy is %s; on cuda it needs %s", to_string(problem.op),
-                        to_string(problem.options.strategy), why);
+  return Status::format(StatusCode::unsupported, "%s: strategy is %s; on cuda it needs %s",
+                        to_string(problem.op), to_string(problem.options.strategy), why);
 }
 
 int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTraits& traits) {
@@ -52,11 +55,13 @@ int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTr
   if (problem.options.batch_invariant == BatchInvariant::on) {
     return pinned_splits(shape.in, columns);
   }
-  // All blocks resident at once: two on a multiprocessor of the kernels of low rank, one of the others.
-  // The others have half of their warps on the same part of K.
-  const bool low_rank = shape.max_rank <= 16 && shape.num_slices <= 3 && shape.a_dtype != DType::f32;
+  // All blocks resident at once: two on a multiprocessor of the kernels of low rank, one of the
+  // others. The others have half of their warps on the same part of K.
+  const bool low_rank =
+      shape.max_rank <= 16 && shape.num_slices <= 3 && shape.a_dtype != DType::f32;
   const std::int64_t resident = low_rank ? 2 : 1;
-  const std::int64_t most = std::max<std::int64_t>(shape.in / (low_rank ? kLeastK : kLeastK / 2), 1);
+  const std::int64_t most =
+      std::max<std::int64_t>(shape.in / (low_rank ? kLeastK : kLeastK / 2), 1);
   const std::int64_t wanted = resident * traits.num_sms / std::max<std::int64_t>(plan.blocks, 1);
   return fitting_splits(problem.bounds.rows, columns, std::clamp<std::int64_t>(wanted, 1, most));
 }
@@ -90,21 +95,27 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
   const std::int64_t rows = problem.bounds.rows;
   plan.active = std::clamp<std::int64_t>(problem.bounds.active_rows, 0, rows);
   plan.segments = uniform ? 1 : std::max<std::int64_t>(problem.bounds.segments, 1);
-  const std::int64_t mean = plan.active / std::max<std::int64_t>(std::min(plan.segments, plan.active), 1);
-  const bool few_takes = problem.op != Op::gather_shrink && decode_takes(problem) &&
-                         (!tokens || rows <= kFewTokens || groups_in_one_launch(rows, problem.shape.num_slots));
+  const std::int64_t mean =
+      plan.active / std::max<std::int64_t>(std::min(plan.segments, plan.active), 1);
+  const bool few_takes =
+      problem.op != Op::gather_shrink && decode_takes(problem) &&
+      (!tokens || rows <= kFewTokens || groups_in_one_launch(rows, problem.shape.num_slots));
   const bool many_takes = few_takes && prefill_takes(problem, traits);
   switch (asked) {
     case Strategy::automatic:
       plan.strategy = Strategy::general;
-      if (few_takes) plan.strategy = uniform && plan.active <= kGemvRows ? Strategy::gemv : Strategy::grouped;
-      if (many_takes && plan.active >= kPrefillRows && mean >= kPrefillMean) plan.strategy = Strategy::tensor_core;
+      if (few_takes)
+        plan.strategy = uniform && plan.active <= kGemvRows ? Strategy::gemv : Strategy::grouped;
+      if (many_takes && plan.active >= kPrefillRows && mean >= kPrefillMean)
+        plan.strategy = Strategy::tensor_core;
       break;
     case Strategy::general:
       break;
     case Strategy::gemv:
       if (!few_takes || !uniform || rows > kGemvRows) {
-        return decline(problem, "addressing uniform, at most 8 rows, x f16 or bf16, A and B of x's dtype or f32");
+        return decline(
+            problem,
+            "addressing uniform, at most 8 rows, x f16 or bf16, A and B of x's dtype or f32");
       }
       break;
     case Strategy::routed:
@@ -114,25 +125,31 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
       break;
     case Strategy::grouped:
       if (!few_takes) {
-        return decline(problem, "x f16 or bf16, A and B of x's dtype or f32, and at most 1024 slots for tokens");
+        return decline(
+            problem,
+            "x f16 or bf16, A and B of x's dtype or f32, and at most 1024 slots for tokens");
       }
       break;
     case Strategy::tensor_core:
       if (!many_takes) {
         return decline(problem,
-                       "compute capability 9.0 and a build for 90a, apply_linear or forward without dropout, x, A and B of one dtype "
+                       "compute capability 9.0 and a build for 90a, apply_linear or forward "
+                       "without dropout, x, A and B of one dtype "
                        "(f16 or bf16), batch_invariant off, and at most 1024 slots for tokens");
       }
       break;
     default:
-      return decline(problem, "an operation on experts; here there are gemv, routed, grouped, tensor_core and general");
+      return decline(
+          problem,
+          "an operation on experts; here there are gemv, routed, grouped, tensor_core and general");
   }
   if (asked != Strategy::automatic) plan.strategy = asked;
   if (plan.strategy == Strategy::general) return plan;
   if (plan.strategy == Strategy::tensor_core) {
     plan.kind = uniform ? Grouping::uniform : Grouping::segments;
     plan.groups_rows = tokens;
-    plan.prefill = plan_prefill(prefill_device(traits), problem.shape, plan.kind, plan.active, plan.segments);
+    plan.prefill =
+        plan_prefill(prefill_device(traits), problem.shape, plan.kind, plan.active, plan.segments);
     const std::int64_t columns = std::int64_t{problem.shape.num_slices} * problem.shape.max_rank;
     if (fitting_splits(rows, columns, plan.prefill.partials()) < plan.prefill.partials()) {
       plan.prefill.cluster = 1;
@@ -152,9 +169,11 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
     plan.groups_rows = tokens;
   }
   // Blocks stand for rows, not for active ones: which those are is not known.
-  const std::int64_t bound = plan.kind == Grouping::uniform || plan.kind == Grouping::single ? rows : plan.active;
+  const std::int64_t bound =
+      plan.kind == Grouping::uniform || plan.kind == Grouping::single ? rows : plan.active;
   plan.blocks = row_block_bound(plan.kind, bound, plan.segments, kDecodeRows);
-  plan.splits = shrinks(problem.op) && problem.dropout_p == 0.0f ? choose_splits(plan, problem, traits) : 1;
+  plan.splits =
+      shrinks(problem.op) && problem.dropout_p == 0.0f ? choose_splits(plan, problem, traits) : 1;
   return plan;
 }
 
@@ -171,8 +190,10 @@ Status LinearCall::begin() {
   grouping_.offsets = addressing_.segment_offsets;
   grouping_.slots = addressing_.segment_slots;
   grouping_.num_segments = addressing_.num_segments;
-  grouping_.max_segments = static_cast<int>(std::min(addressing_.max_segments, addressing_.num_tokens + kMaxSlices));
-  if (addressing_.mode == AddressingMode::grouped) grouping_.max_segments = static_cast<int>(addressing_.max_segments);
+  grouping_.max_segments =
+      static_cast<int>(std::min(addressing_.max_segments, addressing_.num_tokens + kMaxSlices));
+  if (addressing_.mode == AddressingMode::grouped)
+    grouping_.max_segments = static_cast<int>(addressing_.max_segments);
   if (!plan_.groups_rows || addressing_.num_tokens == 0) return {};
   Segments out;
   out.max_segments = std::min<std::int64_t>(addressing_.num_tokens, table_.shape.num_slots);
@@ -185,8 +206,8 @@ Status LinearCall::begin() {
   grouping_.slots = out.slots;
   grouping_.num_segments = out.num_segments;
   grouping_.max_segments = static_cast<int>(out.max_segments);
-  return group_rows_of_slots(addressing_.token_slots, addressing_.num_tokens, table_.shape.num_slots, out,
-                             traits_.major >= 9, stream_);
+  return group_rows_of_slots(addressing_.token_slots, addressing_.num_tokens,
+                             table_.shape.num_slots, out, traits_.major >= 9, stream_);
 }
 
 SplitHidden LinearCall::split_hidden(const Hidden& h) const noexcept {
@@ -202,8 +223,8 @@ Status LinearCall::shrink(const ConstTensorView& x, const Hidden& h, const Dropo
   shrunk_ = true;
   const SplitHidden to = split_hidden(h);
   if (plan_.strategy == Strategy::tensor_core) {
-    return prefill_shrink(x, table_, grouping_, plan_.kind, plan_.active, {to.data, to.row_stride, to.split_stride},
-                          plan_.prefill, stream_);
+    return prefill_shrink(x, table_, grouping_, plan_.kind, plan_.active,
+                          {to.data, to.row_stride, to.split_stride}, plan_.prefill, stream_);
   }
   return decode_shrink(x, table_, grouping_, plan_.kind, plan_.blocks, to, stream_);
 }
@@ -214,14 +235,17 @@ Status LinearCall::gather(const ConstTensorView& ids, const Hidden& h) {
 
 Status LinearCall::finish_h(const Hidden& h) {
   if (!is_split()) return {};
-  return sum_splits(split_hidden(h), table_, grouping_, plan_.kind, plan_.blocks, {h.data, h.stride, 0, 1}, stream_);
+  return sum_splits(split_hidden(h), table_, grouping_, plan_.kind, plan_.blocks,
+                    {h.data, h.stride, 0, 1}, stream_);
 }
 
-Status LinearCall::expand(const Hidden& h, const TensorView& y, bool made_h, bool with_bias, bool keeps) {
+Status LinearCall::expand(const Hidden& h, const TensorView& y, bool made_h, bool with_bias,
+                          bool keeps) {
   const YMode mode = problem_.options.y_mode;
   const RowRange range = all_rows(addressing_);
   if (plan_.strategy == Strategy::general) {
-    if (mode == YMode::overwrite && places_.kind == Rows::by_segments) RANKFOLD_CUDA_TRY(zero_rows(y, stream_));
+    if (mode == YMode::overwrite && places_.kind == Rows::by_segments)
+      RANKFOLD_CUDA_TRY(zero_rows(y, stream_));
     return general_expand(h, table_, places_, range, y, {mode, with_bias, made_h}, stream_);
   }
   bool overlaps = shrunk_;
@@ -236,8 +260,9 @@ Status LinearCall::expand(const Hidden& h, const TensorView& y, bool made_h, boo
     options.made_h = made_h;
     options.overlaps_shrink = overlaps;
     if (keeps && is_split()) options.h_sum = h;
-    return prefill_expand({from.data, from.row_stride, from.split_stride}, table_, grouping_, plan_.kind, plan_.active,
-                          addressing_.token_weights, y, options, plan_.prefill, prefill_device(traits_), stream_);
+    return prefill_expand({from.data, from.row_stride, from.split_stride}, table_, grouping_,
+                          plan_.kind, plan_.active, addressing_.token_weights, y, options,
+                          plan_.prefill, prefill_device(traits_), stream_);
   }
   DecodeExpand call;
   call.h = from;
@@ -252,7 +277,8 @@ Status LinearCall::expand(const Hidden& h, const TensorView& y, bool made_h, boo
   call.pinned = problem_.options.batch_invariant == BatchInvariant::on;
   call.uneven = plan_.kind != Grouping::uniform && plan_.active > 2 * plan_.segments;
   call.tiles_per_warp = plan_.tiles;
-  return decode_expand(call, table_, grouping_, plan_.kind, plan_.blocks, y, traits_.num_sms, stream_);
+  return decode_expand(call, table_, grouping_, plan_.kind, plan_.blocks, y, traits_.num_sms,
+                       stream_);
 }
 
 }  // namespace cuda

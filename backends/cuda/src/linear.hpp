@@ -1,4 +1,5 @@
-// Operations on rows of linear layers and embeddings: which kernels compute them, by host-known bounds alone.
+// Operations on rows of linear layers and embeddings: which kernels compute them, by host-known
+// bounds alone.
 #pragma once
 
 #include "kernels/decode.hpp"
@@ -11,12 +12,12 @@ namespace cuda {
 struct LinearPlan {
   Strategy strategy = Strategy::general;
   Grouping::Kind kind = Grouping::uniform;
-  bool groups_rows = false;     ///< token_slots are grouped in the workspace first
-  std::int64_t active = 0;      ///< bound of the rows with an adapter
-  std::int64_t segments = 0;    ///< bound of their segments
-  std::int64_t blocks = 0;      ///< row blocks of the kernels of few rows
-  int splits = 1;               ///< of K, whose h stands in the workspace
-  int tiles = 0;                ///< of a warp in the expand of few rows; 0: chosen there
+  bool groups_rows = false;   ///< token_slots are grouped in the workspace first
+  std::int64_t active = 0;    ///< bound of the rows with an adapter
+  std::int64_t segments = 0;  ///< bound of their segments
+  std::int64_t blocks = 0;    ///< row blocks of the kernels of few rows
+  int splits = 1;             ///< of K, whose h stands in the workspace
+  int tiles = 0;              ///< of a warp in the expand of few rows; 0: chosen there
   PrefillPlan prefill;
 };
 
@@ -31,17 +32,24 @@ class LinearCall {
  public:
   LinearCall(const Problem& problem, const DeviceTraits& traits, const LoraAddressing& addressing,
              const AdapterTableView& table, const Parts& parts, cudaStream_t stream) noexcept
-      : problem_(problem), traits_(traits), addressing_(addressing), table_(table), parts_(parts), stream_(stream) {}
+      : problem_(problem),
+        traits_(traits),
+        addressing_(addressing),
+        table_(table),
+        parts_(parts),
+        stream_(stream) {}
 
   /// Comes first.
   Status begin();
-  /// h = x A^T: into the workspace where the plan splits K, else into h. dropout: the general kernels make it.
+  /// h = x A^T: into the workspace where the plan splits K, else into h. dropout: the general
+  /// kernels make it.
   Status shrink(const ConstTensorView& x, const Hidden& h, const DropoutMask& dropout);
   /// h of ids.
   Status gather(const ConstTensorView& ids, const Hidden& h);
   /// The sum of what shrink made, into h, where the plan splits K.
   Status finish_h(const Hidden& h);
-  /// y += f (h B^T + bias) of h, or of what shrink made. keeps: h is the caller's and gets the sum of the splits.
+  /// y += f (h B^T + bias) of h, or of what shrink made. keeps: h is the caller's and gets the sum
+  /// of the splits.
   Status expand(const Hidden& h, const TensorView& y, bool made_h, bool with_bias, bool keeps);
 
   /// Where h stands when the caller has none.
@@ -60,7 +68,7 @@ class LinearCall {
   LinearPlan plan_;
   Grouping grouping_;
   Rows places_;
-  bool shrunk_ = false;   ///< by the kernels of plan_, and nothing was launched since
+  bool shrunk_ = false;  ///< by the kernels of plan_, and nothing was launched since
 };
 
 }  // namespace cuda

@@ -5,7 +5,8 @@ namespace cuda {
 
 Status zero_rows(const TensorView& y, cudaStream_t stream) noexcept {
   const std::size_t width = y.dtype == DType::f32 ? 4 : 2;
-  const auto rows = static_cast<std::size_t>(y.sizes[0]), bytes = static_cast<std::size_t>(y.sizes[1]) * width;
+  const auto rows = static_cast<std::size_t>(y.sizes[0]),
+             bytes = static_cast<std::size_t>(y.sizes[1]) * width;
   if (rows == 0 || bytes == 0) return {};
   const std::size_t pitch = rows == 1 ? bytes : static_cast<std::size_t>(y.strides[0]) * width;
   return to_status(cudaMemset2DAsync(y.data, pitch, 0, bytes, rows, stream), "cudaMemset2DAsync");
@@ -38,8 +39,8 @@ Rows make_places(const LoraAddressing& addressing, const AdapterTableView& table
   return rows;
 }
 
-Status make_rows(const LoraAddressing& addressing, const AdapterTableView& table, const Parts& parts,
-                 cudaStream_t stream, Rows* rows) noexcept {
+Status make_rows(const LoraAddressing& addressing, const AdapterTableView& table,
+                 const Parts& parts, cudaStream_t stream, Rows* rows) noexcept {
   *rows = make_places(addressing, table);
   if (rows->kind != Rows::by_segments) return {};
   rows->kind = Rows::by_token;

@@ -20,14 +20,17 @@ class Parts {
         base_(static_cast<std::byte*>(workspace.data)),
         columns_(std::int64_t{problem.shape.num_slices} * problem.shape.max_rank) {}
   std::int32_t* row_slots() const noexcept { return at<std::int32_t>(plan_.row_slots); }
-  Hidden h(std::int64_t first_row = 0) const noexcept { return {at<float>(plan_.h), columns_, first_row}; }
+  Hidden h(std::int64_t first_row = 0) const noexcept {
+    return {at<float>(plan_.h), columns_, first_row};
+  }
   Hidden ds() const noexcept { return {at<float>(plan_.ds), columns_, 0}; }
   float* delta() const noexcept { return at<float>(plan_.delta); }
   std::int32_t* order() const noexcept { return at<std::int32_t>(plan_.order); }
   std::int32_t* ends() const noexcept { return at<std::int32_t>(plan_.ends); }
   BackwardPartials backward_partials() const noexcept {
-    return {at<float>(plan_.ds_partials), at<float>(plan_.db_partials), at<float>(plan_.da_partials),
-            at<float>(plan_.whole_ds),    at<float>(plan_.packed_h),    at<float>(plan_.dbias_partials)};
+    return {at<float>(plan_.ds_partials), at<float>(plan_.db_partials),
+            at<float>(plan_.da_partials), at<float>(plan_.whole_ds),
+            at<float>(plan_.packed_h),    at<float>(plan_.dbias_partials)};
   }
   std::int32_t* counts() const noexcept { return at<std::int32_t>(plan_.counts); }
   float* partials() const noexcept { return at<float>(plan_.h); }
@@ -54,14 +57,17 @@ inline Hidden hidden_of(const TensorView& h) noexcept {
 
 /// y = 0, all rows and columns.
 Status zero_rows(const TensorView& y, cudaStream_t stream) noexcept;
-/// Rows of LoraAddressing, grouped by places: for kernels that need not visit rows without an adapter.
+/// Rows of LoraAddressing, grouped by places: for kernels that need not visit rows without an
+/// adapter.
 Rows make_places(const LoraAddressing& addressing, const AdapterTableView& table) noexcept;
 /// Rows of LoraAddressing; grouped addressing is turned into a slot a row, in the workspace.
-Status make_rows(const LoraAddressing& addressing, const AdapterTableView& table, const Parts& parts,
-                 cudaStream_t stream, Rows* rows) noexcept;
+Status make_rows(const LoraAddressing& addressing, const AdapterTableView& table,
+                 const Parts& parts, cudaStream_t stream, Rows* rows) noexcept;
 Rows make_rows(const ExpertAddressing& addressing, const AdapterTableView& table) noexcept;
 
-inline RowRange all_rows(const LoraAddressing& addressing) noexcept { return {0, addressing.num_tokens}; }
+inline RowRange all_rows(const LoraAddressing& addressing) noexcept {
+  return {0, addressing.num_tokens};
+}
 inline RowRange window(const ExpertAddressing& addressing) noexcept {
   const std::int64_t end = addressing.row_end < 0 ? addressing.num_rows : addressing.row_end;
   return {addressing.row_begin, end - addressing.row_begin};
@@ -71,7 +77,7 @@ inline RowRange window(const ExpertAddressing& addressing) noexcept {
 RANKFOLD_NAMESPACE_END
 
 /// Leaves the function with a status that is not ok.
-#define RANKFOLD_CUDA_TRY(call)                                      \
-  do {                                                               \
+#define RANKFOLD_CUDA_TRY(call)                                          \
+  do {                                                                   \
     if (::rankfold::Status status = (call); !status.ok()) return status; \
   } while (false)

@@ -19,9 +19,12 @@ constexpr std::int64_t kMaxBytes = std::int64_t{1} << 60;
 constexpr std::int64_t kMostSplits = 64;
 constexpr std::int64_t kSplitFloats = std::int64_t{1} << 22;
 
-bool splits_h(Op op) noexcept { return op == Op::apply_linear || op == Op::forward || op == Op::shrink; }
+bool splits_h(Op op) noexcept {
+  return op == Op::apply_linear || op == Op::forward || op == Op::shrink;
+}
 bool is_linear(Op op) noexcept {
-  return splits_h(op) || op == Op::expand || op == Op::apply_embedding || op == Op::forward_embedding;
+  return splits_h(op) || op == Op::expand || op == Op::apply_embedding ||
+         op == Op::forward_embedding;
 }
 
 bool keeps_h(const Problem& problem) noexcept {
@@ -32,7 +35,8 @@ bool keeps_h(const Problem& problem) noexcept {
     case Op::apply_embedding:
       return true;
     case Op::apply_experts:
-      return problem.options.strategy == Strategy::general || why_not_fused_experts(problem) != nullptr;
+      return problem.options.strategy == Strategy::general ||
+             why_not_fused_experts(problem) != nullptr;
     case Op::backward:
     case Op::backward_embedding:
       return (problem.outputs & kRecomputesH) != 0;
@@ -57,7 +61,8 @@ int pinned_splits(std::int64_t in, std::int64_t columns) noexcept {
 
 int fitting_splits(std::int64_t rows, std::int64_t columns, std::int64_t wanted) noexcept {
   const std::int64_t once = std::max<std::int64_t>(rows * columns, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, kSplitFloats / once), 1, kMostSplits));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(std::min(wanted, kSplitFloats / once), 1, kMostSplits));
 }
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept {
@@ -72,7 +77,8 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   const auto take = [&](std::int64_t count, std::int64_t width) {
     const std::size_t offset = at;
     std::int64_t size = 0, end = 0;
-    if (__builtin_mul_overflow(count, width, &size) || __builtin_mul_overflow(size, std::int64_t{4}, &size) ||
+    if (__builtin_mul_overflow(count, width, &size) ||
+        __builtin_mul_overflow(size, std::int64_t{4}, &size) ||
         __builtin_add_overflow(static_cast<std::int64_t>(at), size, &end) || end > kMaxBytes) {
       plan.too_large = true;
       return offset;
@@ -114,13 +120,15 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     const bool makes_ds = (problem.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0;
     plan.ds_partials = take(makes_ds ? tiling.dy_blocks * rows : 0, tiling.ranks);
     plan.db_partials =
-        take((problem.outputs & kOutputDb) != 0 ? tiling.dy_partials * total_out(shape) : 0, tiling.ranks);
-    plan.da_partials =
-        take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0, (shape.in + 3) / 4 * 4);
+        take((problem.outputs & kOutputDb) != 0 ? tiling.dy_partials * total_out(shape) : 0,
+             tiling.ranks);
+    plan.da_partials = take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0,
+                            (shape.in + 3) / 4 * 4);
     plan.whole_ds = take(makes_ds ? rows : 0, whole_ds_stride(shape));
-    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0, shape.num_slices * ((shape.max_rank + 3) / 4 * 4));
-    plan.dbias_partials =
-        take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0, (total_out(shape) + 3) / 4 * 4);
+    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0,
+                         shape.num_slices * ((shape.max_rank + 3) / 4 * 4));
+    plan.dbias_partials = take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0,
+                               (total_out(shape) + 3) / 4 * 4);
   }
   plan.bytes = at;
   return plan;

@@ -9,19 +9,24 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// Byte offsets into the workspace, multiples of 16. Each part is monotone in every bound, and so is their sum.
+/// Byte offsets into the workspace, multiples of 16. Each part is monotone in every bound, and so
+/// is their sum.
 struct WorkspacePlan {
   std::size_t row_slots = 0;  ///< int32 [rows]; grouped addressing
-  std::size_t segments = 0;   ///< int32 [rows + 2 segments + 2]; tokens that an operation groups for itself
-  std::size_t h = 0;          ///< float [splits, rows, num_slices * max_rank]; operations that make it for themselves
-  std::size_t ds = 0;         ///< the same; backward
-  std::size_t order = 0;      ///< int32 [rows]; backward
-  std::size_t ends = 0;       ///< int32 [num_slots]; backward
-  std::size_t counts = 0;     ///< int32 [num_slots, tiles]; backward
-  std::size_t ds_partials = 0;  ///< float [dy_blocks, rows, ranks] of BackwardTiling; tensor-core backward
+  std::size_t segments =
+      0;  ///< int32 [rows + 2 segments + 2]; tokens that an operation groups for itself
+  std::size_t h =
+      0;  ///< float [splits, rows, num_slices * max_rank]; operations that make it for themselves
+  std::size_t ds = 0;      ///< the same; backward
+  std::size_t order = 0;   ///< int32 [rows]; backward
+  std::size_t ends = 0;    ///< int32 [num_slots]; backward
+  std::size_t counts = 0;  ///< int32 [num_slots, tiles]; backward
+  std::size_t ds_partials =
+      0;  ///< float [dy_blocks, rows, ranks] of BackwardTiling; tensor-core backward
   std::size_t db_partials = 0;  ///< float [dy_partials, total out, ranks]
   std::size_t da_partials = 0;  ///< float [x_partials, num_slices * max_rank, in rounded up to 4]
-  std::size_t whole_ds = 0;        ///< float [rows, num_slices * max_rank rounded up to 4], by place in the order
+  std::size_t whole_ds =
+      0;  ///< float [rows, num_slices * max_rank rounded up to 4], by place in the order
   std::size_t packed_h = 0;        ///< float [rows, num_slices, max_rank rounded up to 4]
   std::size_t dbias_partials = 0;  ///< float [dy_partials, total out rounded up to 4]
   std::size_t delta = 0;           ///< float [rows, total out]; strategy unfused
@@ -31,7 +36,8 @@ struct WorkspacePlan {
 
 WorkspacePlan plan_workspace(const Problem& problem) noexcept;
 
-/// Floats of h in the workspace, all splits together: what they may take at most, monotone in rows and columns.
+/// Floats of h in the workspace, all splits together: what they may take at most, monotone in rows
+/// and columns.
 std::int64_t partial_floats(std::int64_t rows, std::int64_t columns) noexcept;
 /// Splits of K where bits must not follow the batch: by K and the columns of h alone.
 int pinned_splits(std::int64_t in, std::int64_t columns) noexcept;
@@ -44,7 +50,9 @@ inline bool is_unfused(const Problem& problem) noexcept {
 inline bool routes_experts(Op op) noexcept {
   return op == Op::shrink_experts || op == Op::expand_experts || op == Op::apply_experts;
 }
-inline bool is_backward(Op op) noexcept { return op == Op::backward || op == Op::backward_embedding; }
+inline bool is_backward(Op op) noexcept {
+  return op == Op::backward || op == Op::backward_embedding;
+}
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

@@ -1,5 +1,6 @@
-// How the blocks of a grid find their rows: a row block is a few rows of one slot. The list is never written
-// down: every warp finds its own block from the addressing in one round of loads and a scan.
+// How the blocks of a grid find their rows: a row block is a few rows of one slot. The list is
+// never written down: every warp finds its own block from the addressing in one round of loads and
+// a scan.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +32,10 @@ struct Grouping {
 };
 inline constexpr int kFewTokens = 64;
 
-/// Upper bound of the row blocks that active_rows rows in max_segments segments make; exact for uniform.
-constexpr std::int64_t row_block_bound(Grouping::Kind kind, std::int64_t active_rows, std::int64_t max_segments,
+/// Upper bound of the row blocks that active_rows rows in max_segments segments make; exact for
+/// uniform.
+constexpr std::int64_t row_block_bound(Grouping::Kind kind, std::int64_t active_rows,
+                                       std::int64_t max_segments,
                                        std::int64_t rows_per_block) noexcept {
   if (kind == Grouping::uniform) return (active_rows + rows_per_block - 1) / rows_per_block;
   if (kind == Grouping::single) return active_rows;
@@ -66,7 +69,8 @@ __device__ inline RowBlock find_in_segments(const Grouping& g, int block, int la
     int at2 = has1 ? g.offsets[i + 2] : 0;
     const int slot0 = has0 ? g.slots[i] : -1;
     const int slot1 = has1 ? g.slots[i + 1] : -1;
-    // What stands past num_segments is not used; what does not fit the batch or the table is no row.
+    // What stands past num_segments is not used; what does not fit the batch or the table is no
+    // row.
     at0 = min(max(at0, 0), g.num_tokens);
     at1 = min(max(at1, at0), g.num_tokens);
     at2 = min(max(at2, at1), g.num_tokens);
@@ -85,7 +89,8 @@ __device__ inline RowBlock find_in_segments(const Grouping& g, int block, int la
     const unsigned who = __ballot_sync(0xffffffffu, mine);
     if (who != 0) {
       const bool second = block >= own + blocks0;
-      const int first = second ? at1 + (block - own - blocks0) * kRows : at0 + (block - own) * kRows;
+      const int first =
+          second ? at1 + (block - own - blocks0) * kRows : at0 + (block - own) * kRows;
       const int source = __ffs(static_cast<int>(who)) - 1;
       const int end = __shfl_sync(0xffffffffu, second ? at2 : at1, source);
       found.first = __shfl_sync(0xffffffffu, first, source);
@@ -143,8 +148,8 @@ __device__ inline RowBlock find_among_few(const Grouping& g, int block, int lane
 
 }  // namespace detail
 
-/// The row block of this index, the same in all lanes but for `row`. All lanes of a warp call it. kRows at most
-/// 32 for few.
+/// The row block of this index, the same in all lanes but for `row`. All lanes of a warp call it.
+/// kRows at most 32 for few.
 template <int kKind, int kRows>
 __device__ inline RowBlock find_row_block(const Grouping& g, int block) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -164,7 +169,8 @@ __device__ inline RowBlock find_row_block(const Grouping& g, int block) {
   }
 }
 
-/// The row that stands at place i < count of a block; for few all lanes of the warp call it, with i < 32.
+/// The row that stands at place i < count of a block; for few all lanes of the warp call it, with i
+/// < 32.
 template <int kKind>
 __device__ inline int row_at(const Grouping& g, const RowBlock& block, int i) {
   if constexpr (kKind == Grouping::segments) {

@@ -1,5 +1,5 @@
-// The routing core: which entry of the table does a row use. Kernels see a row's entry, and do not know how it
-// was addressed.
+// The routing core: which entry of the table does a row use. Kernels see a row's entry, and do not
+// know how it was addressed.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@ namespace cuda {
 
 /// How rows find entries; copied into the kernel's parameters.
 struct Rows {
-  /// by_segments: kernels go over the places of the grouped order, and rows in no segment are not visited; those
-  /// that must see every row have grouped addressing turned into a slot a row first (scatter_slots).
+  /// by_segments: kernels go over the places of the grouped order, and rows in no segment are not
+  /// visited; those that must see every row have grouped addressing turned into a slot a row first
+  /// (scatter_slots).
   enum Kind : int { by_token = 0, uniform = 1, by_offsets = 2, by_ids = 3, by_segments = 4 };
   int kind = by_token;
   int num_slots = 0;
@@ -47,8 +48,8 @@ struct Route {
 
 #if defined(__CUDACC__)
 
-// Device data is never trusted: whatever the arrays hold, only entries of the table and tokens of the batch
-// come out.
+// Device data is never trusted: whatever the arrays hold, only entries of the table and tokens of
+// the batch come out.
 __device__ inline Route route(const Rows& rows, std::int64_t row) {
   Route result;
   std::int64_t expert = 0;
@@ -117,7 +118,8 @@ __device__ inline Route locate(const Rows& rows, std::int64_t i, std::int64_t* r
 }
 
 /// f without the scaling, multiplied in the order of the contract.
-__device__ inline float strength(const Rows& rows, const Route& found, std::int64_t row, float scaling) {
+__device__ inline float strength(const Rows& rows, const Route& found, std::int64_t row,
+                                 float scaling) {
   float f = scaling;
   if (rows.row_weights != nullptr) f *= rows.row_weights[row];
   if (rows.token_weights != nullptr) f *= rows.token_weights[found.token];

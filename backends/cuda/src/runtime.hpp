@@ -8,10 +8,12 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// device_error (out_of_memory where it is that) with the runtime's own name and text; ok for success.
+/// device_error (out_of_memory where it is that) with the runtime's own name and text; ok for
+/// success.
 Status to_status(cudaError_t error, const char* call) noexcept;
 
-/// Makes a device current for a scope. A host's current device is its own affair: it is the same afterwards.
+/// Makes a device current for a scope. A host's current device is its own affair: it is the same
+/// afterwards.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) noexcept {

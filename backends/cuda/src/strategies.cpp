@@ -3,8 +3,8 @@
 
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
-#include "linear.hpp"
 #include "kernels/experts.hpp"
+#include "linear.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -12,25 +12,27 @@ namespace cuda {
 
 namespace {
 
-constexpr Op kOps[] = {Op::shrink,         Op::expand,         Op::apply_linear,      Op::gather_shrink,
-                       Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
-                       Op::forward,        Op::backward,       Op::forward_embedding, Op::backward_embedding};
+constexpr Op kOps[] = {
+    Op::shrink,          Op::expand,         Op::apply_linear,      Op::gather_shrink,
+    Op::apply_embedding, Op::shrink_experts, Op::expand_experts,    Op::apply_experts,
+    Op::forward,         Op::backward,       Op::forward_embedding, Op::backward_embedding};
 
 // Of the operations of experts, for automatic, experts_gathered and experts_sorted.
 Result<Strategy> choose_experts(const Problem& problem) noexcept {
   const Strategy asked = problem.options.strategy;
-  const Strategy fused =
-      problem.expert_mode == ExpertMode::gather ? Strategy::experts_gathered : Strategy::experts_sorted;
+  const Strategy fused = problem.expert_mode == ExpertMode::gather ? Strategy::experts_gathered
+                                                                   : Strategy::experts_sorted;
   const char* const reason = why_not_fused_experts(problem);
   if (asked == Strategy::automatic) return reason == nullptr ? fused : Strategy::general;
   if (asked != fused) {
     return Status::format(StatusCode::unsupported, "%s: strategy is %s; in mode %s it should be %s",
                           to_string(problem.op), to_string(asked),
-                          fused == Strategy::experts_gathered ? "gather" : "grouped", to_string(fused));
+                          fused == Strategy::experts_gathered ? "gather" : "grouped",
+                          to_string(fused));
   }
   if (reason == nullptr) return fused;
-  return Status::format(StatusCode::unsupported, "%s: strategy is %s; for it %s", to_string(problem.op),
-                        to_string(asked), reason);
+  return Status::format(StatusCode::unsupported, "%s: strategy is %s; for it %s",
+                        to_string(problem.op), to_string(asked), reason);
 }
 
 }  // namespace
@@ -43,20 +45,27 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
   add(Op::backward, Strategy::tensor_core,
-      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no dropout");
+      "compute capability 9.0; x, dy, A and B of one dtype, f16 or bf16; max_rank <= 64; no "
+      "dropout");
   for (const Op op : {Op::shrink, Op::expand, Op::apply_linear, Op::forward, Op::apply_embedding,
                       Op::forward_embedding}) {
-    add(op, Strategy::gemv, "addressing uniform; at most 8 rows; x f16 or bf16; A and B of x's dtype or f32");
+    add(op, Strategy::gemv,
+        "addressing uniform; at most 8 rows; x f16 or bf16; A and B of x's dtype or f32");
     add(op, Strategy::routed, "addressing tokens; x f16 or bf16; A and B of x's dtype or f32");
-    add(op, Strategy::grouped, "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
+    add(op, Strategy::grouped,
+        "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
     if (op == Op::apply_linear || op == Op::forward) {
       add(op, Strategy::tensor_core,
-          "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not batch-invariant");
+          "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not "
+          "batch-invariant");
     }
   }
-  add(Op::apply_linear, Strategy::unfused, "any dtype, rank, size and stride; a delta of float32 in the workspace");
-  add(Op::apply_experts, Strategy::experts_gathered, "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
-  add(Op::apply_experts, Strategy::experts_sorted, "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
+  add(Op::apply_linear, Strategy::unfused,
+      "any dtype, rank, size and stride; a delta of float32 in the workspace");
+  add(Op::apply_experts, Strategy::experts_gathered,
+      "mode gather; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
+  add(Op::apply_experts, Strategy::experts_sorted,
+      "mode grouped; x, A and B of one dtype, f16 or bf16; max_rank <= 256");
   for (const Op op : kOps) add(op, Strategy::general, "any dtype, rank, size and stride");
   return count;
 }
@@ -65,26 +74,32 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
   const CallOptions& options = problem.options;
   if (problem.op == Op::group_tokens) return Strategy::grouped;
   if (problem.op == Op::backward_experts) {
-    return Status(StatusCode::unsupported, "backward_experts: this version of rankfold does not have it");
+    return Status(StatusCode::unsupported,
+                  "backward_experts: this version of rankfold does not have it");
   }
   if (options.configuration < 0 || options.configuration > 1) {
-    return Status::format(StatusCode::unsupported,
-                          "%s: options.configuration is %d; each strategy of the cuda backend has one "
-                          "configuration, so it should be 0 or 1",
-                          to_string(problem.op), options.configuration);
+    return Status::format(
+        StatusCode::unsupported,
+        "%s: options.configuration is %d; each strategy of the cuda backend has one "
+        "configuration, so it should be 0 or 1",
+        to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
     const bool fits = traits_.hopper_code && tile_backward(problem).fits;
-    if (fits && (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
+    if (fits &&
+        (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
       return Strategy::tensor_core;
     }
     if (options.strategy == Strategy::tensor_core) {
-      return Status::format(StatusCode::unsupported,
-                            "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
-                            "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one dtype (f16 or "
-                            "bf16; batch_invariant: bf16), "
-                            "max_rank from 1 to %d (it is %d) and no dropout",
-                            traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank, problem.shape.max_rank);
+      return Status::format(
+          StatusCode::unsupported,
+          "backward: strategy is tensor_core; on cuda it needs a device of compute capability 9.0 "
+          "(this one has %d.%d) and a build for 90a (this one is for %s), x, dy, A and B of one "
+          "dtype (f16 or "
+          "bf16; batch_invariant: bf16), "
+          "max_rank from 1 to %d (it is %d) and no dropout",
+          traits_.major, traits_.minor, RANKFOLD_CUDA_ARCHITECTURES, kTileMaxRank,
+          problem.shape.max_rank);
     }
   }
   if (is_unfused(problem)) return Strategy::unfused;
@@ -93,14 +108,16 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
     if (!plan.ok()) return plan.status();
     return plan.value().strategy;
   }
-  const bool of_experts = options.strategy == Strategy::experts_gathered || options.strategy == Strategy::experts_sorted;
+  const bool of_experts = options.strategy == Strategy::experts_gathered ||
+                          options.strategy == Strategy::experts_sorted;
   if ((problem.op == Op::apply_experts && options.strategy == Strategy::automatic) ||
       (routes_experts(problem.op) && of_experts)) {
     return choose_experts(problem);
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
-    return Status::format(StatusCode::unsupported, "%s: strategy is %s; the cuda backend has general",
-                          to_string(problem.op), to_string(options.strategy));
+    return Status::format(StatusCode::unsupported,
+                          "%s: strategy is %s; the cuda backend has general", to_string(problem.op),
+                          to_string(options.strategy));
   }
   return Strategy::general;
 }

@@ -1,4 +1,5 @@
-// What tensor-core kernels are made of: wide loads, matrix instructions, programmatic dependent launch.
+// What tensor-core kernels are made of: wide loads, matrix instructions, programmatic dependent
+// launch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +14,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// Waits until the kernels before have finished and their writes are seen; nothing where the launch was plain.
+/// Waits until the kernels before have finished and their writes are seen; nothing where the launch
+/// was plain.
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -26,8 +28,8 @@ __device__ __forceinline__ void release_next() {
 #endif
 }
 
-/// 16 bytes of what no kernel in flight writes and one block reads once: weights. Volatile, as the compiler would
-/// move a plain read-only load below a wait.
+/// 16 bytes of what no kernel in flight writes and one block reads once: weights. Volatile, as the
+/// compiler would move a plain read-only load below a wait.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -38,7 +40,10 @@ __device__ __forceinline__ uint4 load_once(const void* p) {
 }
 __device__ __forceinline__ uint2 load_once_8(const void* p) {
   uint2 v;
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(p)
+               : "memory");
   return v;
 }
 /// 16 bytes that other warps of the block read, too.
@@ -51,11 +56,13 @@ __device__ __forceinline__ uint4 load_shared_use(const void* p) {
   return v;
 }
 
-/// The same, zeros where not wanted. Predicated rather than branched round, so that many are in flight at once.
+/// The same, zeros where not wanted. Predicated rather than branched round, so that many are in
+/// flight at once.
 __device__ __forceinline__ uint4 load_once_if(bool wanted, const void* p) {
   uint4 v;
   asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
+      "%3, 0; "
       "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
       : "l"(p), "r"(static_cast<int>(wanted))
@@ -67,7 +74,8 @@ template <bool kOnce>
 __device__ __forceinline__ void load_into_if(uint4& v, bool wanted, const void* p) {
   if constexpr (kOnce) {
     asm volatile(
-        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+        "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, "
+        "[%4]; }"
         : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
         : "l"(p), "r"(static_cast<int>(wanted))
         : "memory");
@@ -79,10 +87,11 @@ __device__ __forceinline__ void load_into_if(uint4& v, bool wanted, const void* 
   }
 }
 __device__ __forceinline__ void load_into_8_if(uint2& v, bool wanted, const void* p) {
-  asm volatile("{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
-               : "+r"(v.x), "+r"(v.y)
-               : "l"(p), "r"(static_cast<int>(wanted))
-               : "memory");
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0; @p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
+      : "+r"(v.x), "+r"(v.y)
+      : "l"(p), "r"(static_cast<int>(wanted))
+      : "memory");
 }
 __device__ __forceinline__ uint2 load_once_8_if(bool wanted, const void* p) {
   uint2 v;
@@ -97,7 +106,8 @@ __device__ __forceinline__ uint2 load_once_8_if(bool wanted, const void* p) {
 __device__ __forceinline__ uint4 load_shared_use_if(bool wanted, const void* p) {
   uint4 v;
   asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
+      "%3, 0; "
       "@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
       : "l"(p), "r"(static_cast<int>(wanted))
@@ -105,24 +115,27 @@ __device__ __forceinline__ uint4 load_shared_use_if(bool wanted, const void* p) 
   return v;
 }
 
-/// Four floats that the kernel before wrote: from the second level of cache, as the first may hold what was there.
+/// Four floats that the kernel before wrote: from the second level of cache, as the first may hold
+/// what was there.
 __device__ __forceinline__ float4 load_partial_if(bool wanted, const float* p) {
   float4 v;
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000; "
-      "mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000; @p ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4]; }"
+      "mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000; @p ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4]; "
+      "}"
       : "=&f"(v.x), "=&f"(v.y), "=&f"(v.z), "=&f"(v.w)
       : "l"(p), "r"(static_cast<int>(wanted))
       : "memory");
   return v;
 }
 
-/// c += a b of m16n8k16. Lane 4g + t has of a rows g, g + 8 and of b column g, at the same four places of k; of c
-/// rows g (c[0], c[1]) and g + 8 (c[2], c[3]) at columns 2t, 2t + 1. Which k stand at the places is the caller's
-/// choice, as long as a and b agree.
+/// c += a b of m16n8k16. Lane 4g + t has of a rows g, g + 8 and of b column g, at the same four
+/// places of k; of c rows g (c[0], c[1]) and g + 8 (c[2], c[3]) at columns 2t, 2t + 1. Which k
+/// stand at the places is the caller's choice, as long as a and b agree.
 template <class T>
-__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                         std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                         std::uint32_t b1) {
   if constexpr (std::is_same_v<T, __half>) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -131,15 +144,17 @@ __device__ __forceinline__ void multiply(float (&c)[4], std::uint32_t a0, std::u
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   } else {
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
 /// The same of m16n8k8 with TF32 operands (float32 bits, 10 of the mantissa used).
-__device__ __forceinline__ void multiply_tf32(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+__device__ __forceinline__ void multiply_tf32(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                              std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                              std::uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -176,10 +191,11 @@ __device__ __forceinline__ std::uint32_t narrow_pair(float first, float second) 
   }
   return bits;
 }
-/// Two values as sums of parts of T, the first the largest: two parts hold 16 bits for bf16 and 22 for f16 (within
-/// its range), three hold all 24 of a float32 for bf16.
+/// Two values as sums of parts of T, the first the largest: two parts hold 16 bits for bf16 and 22
+/// for f16 (within its range), three hold all 24 of a float32 for bf16.
 template <class T, int kParts>
-__device__ __forceinline__ void split_pair(float first, float second, std::uint32_t (&parts)[kParts]) {
+__device__ __forceinline__ void split_pair(float first, float second,
+                                           std::uint32_t (&parts)[kParts]) {
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {
     parts[i] = narrow_pair<T>(first, second);
@@ -192,7 +208,8 @@ __device__ __forceinline__ void split_pair(float first, float second, std::uint3
 
 /// Two parts.
 template <class T>
-__device__ __forceinline__ void split_pair(float first, float second, std::uint32_t& high, std::uint32_t& low) {
+__device__ __forceinline__ void split_pair(float first, float second, std::uint32_t& high,
+                                           std::uint32_t& low) {
   std::uint32_t parts[2];
   split_pair<T>(first, second, parts);
   high = parts[0];

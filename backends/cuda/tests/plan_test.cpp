@@ -179,7 +179,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("batch_invariant: the strategy does not depend on how many rows there are") {
+TEST_CASE("batch_invariant: the way of computing does not depend on how many rows there are") {
+  // These share their kernels and, with the option, the order of their sums: they differ in how
+  // rows are found.
+  const auto family = [](Strategy strategy) {
+    return strategy == Strategy::gemv || strategy == Strategy::routed ? Strategy::grouped
+                                                                      : strategy;
+  };
   for (const Op op : kOps) {
     if (op == Op::backward || op == Op::backward_embedding)
       continue;  // gradients are sums over rows
@@ -187,12 +193,12 @@ TEST_CASE("batch_invariant: the strategy does not depend on how many rows there 
       CAPTURE(std::string(to_string(op)));
       problem.options.batch_invariant = BatchInvariant::on;
       problem.bounds = bounds(1, 1, 1, 1);
-      const Strategy first = supports(backend(), problem).value();
+      const Strategy first = family(supports(backend(), problem).value());
       for (const std::int64_t size : kSizes) {
         problem.bounds =
             bounds(size, size, std::min<std::int64_t>(size, problem.shape.num_slots), size);
         CAPTURE(size);
-        CHECK(supports(backend(), problem).value() == first);
+        CHECK(family(supports(backend(), problem).value()) == first);
       }
     }
   }

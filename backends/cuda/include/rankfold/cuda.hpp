@@ -1,5 +1,6 @@
-// The CUDA backend, beside the registry. No type of the CUDA toolkit appears here: a Stream's handle is the
-// cudaStream_t itself, so a stream of the host's own is Stream{stream}, and an event is a cudaEvent_t.
+// The CUDA backend, beside the registry. No type of the CUDA toolkit appears here: a Stream's
+// handle is the cudaStream_t itself, so a stream of the host's own is Stream{stream}, and an event
+// is a cudaEvent_t.
 #pragma once
 
 #include "rankfold/export.hpp"

@@ -84,8 +84,8 @@ __device__ __forceinline__ void store_eight(T* p, const float (&values)[8]) {
   }
 }
 
-// Of a row of B what a lane needs of 16 ranks: four. Sixteen-bit weights come eight at a time where there are 32
-// ranks, so that a row is read in 64 bytes.
+// Of a row of B what a lane needs of 16 ranks: four. Sixteen-bit weights come eight at a time where
+// there are 32 ranks, so that a row is read in 64 bytes.
 template <class T>
 struct Four {
   std::uint32_t words[sizeof(T)];
@@ -120,9 +120,11 @@ __device__ __forceinline__ Four<T> four_elements(const T* p, int left) {
   return v;
 }
 
-// Row j of B, ranks [0, rank) of the 16 kSteps from p on. kWide: where not wanted v stays what it is.
+// Row j of B, ranks [0, rank) of the 16 kSteps from p on. kWide: where not wanted v stays what it
+// is.
 template <bool kWide, class T, int kSteps>
-__device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int t, int j, Four<T> (&v)[kSteps][4]) {
+__device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int t, int j,
+                                         Four<T> (&v)[kSteps][4]) {
   if constexpr (!kWide) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -133,7 +135,8 @@ __device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int 
 #pragma unroll
     for (int s = 0; s < kSteps; s += 2) {
       const int r = rank_of<T, kSteps>(s, t);
-      uint4 both = make_uint4(v[s][j].words[0], v[s][j].words[1], v[s + 1][j].words[0], v[s + 1][j].words[1]);
+      uint4 both = make_uint4(v[s][j].words[0], v[s][j].words[1], v[s + 1][j].words[0],
+                              v[s + 1][j].words[1]);
       load_into_if<true>(both, wanted && r < rank, p + r);
       v[s][j].words[0] = both.x;
       v[s][j].words[1] = both.y;
@@ -162,8 +165,8 @@ __device__ __forceinline__ void load_row(const T* p, bool wanted, int rank, int 
   }
 }
 
-// Parts that h is the sum of, so that nothing of a float32 is lost where products cancel: three of bf16 or, as rows
-// are scaled, two of f16; two of TF32 for weights of float32.
+// Parts that h is the sum of, so that nothing of a float32 is lost where products cancel: three of
+// bf16 or, as rows are scaled, two of f16; two of TF32 for weights of float32.
 template <class T>
 constexpr int kPartsOf = std::is_same_v<T, __nv_bfloat16> ? 3 : 2;
 
@@ -203,13 +206,15 @@ __device__ __forceinline__ Left<T> make_left(const float4& row, const float4& ot
 
 // sums += the step of h times the rows of B, the smallest parts first.
 template <class T>
-__device__ __forceinline__ void multiply_step(float (&sums)[4][4], const Left<T>& h, const Four<T> (&b)[4]) {
+__device__ __forceinline__ void multiply_step(float (&sums)[4][4], const Left<T>& h,
+                                              const Four<T> (&b)[4]) {
   if constexpr (sizeof(T) == 2) {
 #pragma unroll
     for (int i = kPartsOf<T> - 1; i >= 0; --i) {
       const uint4 a = h.part[i][0];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) multiply<T>(sums[j], a.x, a.y, a.z, a.w, b[j].words[0], b[j].words[1]);
+      for (int j = 0; j < 4; ++j)
+        multiply<T>(sums[j], a.x, a.y, a.z, a.w, b[j].words[0], b[j].words[1]);
     }
   } else {
 #pragma unroll
@@ -231,7 +236,8 @@ __device__ __forceinline__ void multiply_step(float (&sums)[4][4], const Left<T>
 // What a lane knows of its work before h is there.
 template <class TY, class TB>
 struct Work {
-  TY* y[2];     ///< rows g and g + 8 at the lane's eight columns of the warp's first tile; null past the count
+  TY* y[2];  ///< rows g and g + 8 at the lane's eight columns of the warp's first tile; null past
+             ///< the count
   const TB* b;  ///< the first of the lane's four rows of B in the warp's first tile
   std::int64_t b_stride;
   const float* bias;  ///< at the lane's columns of the warp's first tile, or null
@@ -265,8 +271,8 @@ __device__ __forceinline__ void clear(Operands<TY, TB, kSteps>& o) {
 
 // Rows of B past the slice's end may stay what they are: the columns that they make are not stored.
 template <bool kWide, class TY, class TB, int kSteps>
-__device__ __forceinline__ void load_operands(const Work<TY, TB>& w, int tile, int first_rank, bool with_y,
-                                              Operands<TY, TB, kSteps>& o) {
+__device__ __forceinline__ void load_operands(const Work<TY, TB>& w, int tile, int first_rank,
+                                              bool with_y, Operands<TY, TB, kSteps>& o) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   const int step = tile * kTileStep;
   const bool exists = tile < w.tiles;
@@ -290,8 +296,9 @@ __device__ __forceinline__ void load_operands(const Work<TY, TB>& w, int tile, i
   }
 }
 
-// Sums c[0] (row g) or c[2] (row g + 8) of product j stand at column j of the lane's eight, c[1] or c[3] at 4 + j.
-// y of both rows += undo times the sums + strength times the bias, in float32, one rounding.
+// Sums c[0] (row g) or c[2] (row g + 8) of product j stand at column j of the lane's eight, c[1] or
+// c[3] at 4 + j. y of both rows += undo times the sums + strength times the bias, in float32, one
+// rounding.
 template <bool kWide, class TY, class TB>
 __device__ __forceinline__ void add_to_y(const Work<TY, TB>& w, int tile, const float (&sums)[4][4],
                                          const float (&undo)[2], const Eight<TY> (&old)[2]) {
@@ -353,7 +360,8 @@ __device__ __forceinline__ void add(float4& sum, const float4& v) {
   sum.z += v.z;
   sum.w += v.w;
 }
-__device__ __forceinline__ void keep_h(const DecodeExpandParams& p, int row, int column, int has, const float4& sum) {
+__device__ __forceinline__ void keep_h(const DecodeExpandParams& p, int row, int column, int has,
+                                       const float4& sum) {
   float* const to = p.h_out + static_cast<std::int64_t>(row) * p.h_out_stride + column;
   if (has > 0) to[0] = sum.x;
   if (has > 1) to[1] = sum.y;
@@ -361,20 +369,23 @@ __device__ __forceinline__ void keep_h(const DecodeExpandParams& p, int row, int
   if (has > 3) to[3] = sum.w;
 }
 
-// Sums the splits of ranks [first, first + kRanks) into shared memory; columns past the rank and rows past the
-// count become zero. Threads stand for outputs and groups of splits: a group is summed in ascending order, then the
-// groups are.
+// Sums the splits of ranks [first, first + kRanks) into shared memory; columns past the rank and
+// rows past the count become zero. Threads stand for outputs and groups of splits: a group is
+// summed in ascending order, then the groups are.
 template <int kRanks>
-__device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, const int* rows, int count, int h_column,
-                                             int rank, int first, float (*h)[kRankGroup + 4], float4* groups_of,
+__device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, const int* rows,
+                                             int count, int h_column, int rank, int first,
+                                             float (*h)[kRankGroup + 4], float4* groups_of,
                                              bool keep) {
   constexpr int kQuads = kRanks / 4, kOutputs = kDecodeRows * kQuads, kGroups = kThreads / kOutputs;
   constexpr int kBatch = 4;
   const int thread = static_cast<int>(threadIdx.x);
-  const int quad = thread % kQuads, token = thread / kQuads % kDecodeRows, group = thread / kOutputs;
+  const int quad = thread % kQuads, token = thread / kQuads % kDecodeRows,
+            group = thread / kOutputs;
   const int r = first + 4 * quad;
   const int has = token < count ? min(max(rank - r, 0), 4) : 0;
-  const float* from = p.h.data + static_cast<std::int64_t>(rows[token]) * p.h.row_stride + h_column + r;
+  const float* from =
+      p.h.data + static_cast<std::int64_t>(rows[token]) * p.h.row_stride + h_column + r;
   const int begin = p.h.splits * group / kGroups, end = p.h.splits * (group + 1) / kGroups;
   from += begin * p.h.split_stride;
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -412,13 +423,14 @@ __device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, const 
   __syncthreads();
 }
 
-// The same for a block of one row, by each warp for itself: lanes that have no row take other splits, and a fixed
-// tree adds them up. Lanes with g = 0 have the row, the others zero.
+// The same for a block of one row, by each warp for itself: lanes that have no row take other
+// splits, and a fixed tree adds them up. Lanes with g = 0 have the row, the others zero.
 template <class TB, int kSteps>
-__device__ __forceinline__ void sum_one_row(const DecodeExpandParams& p, int row, int h_column, int rank, bool keep,
-                                            float4 (&h)[kSteps]) {
+__device__ __forceinline__ void sum_one_row(const DecodeExpandParams& p, int row, int h_column,
+                                            int rank, bool keep, float4 (&h)[kSteps]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const float* from = p.h.data + static_cast<std::int64_t>(row) * p.h.row_stride + h_column + g * p.h.split_stride;
+  const float* from =
+      p.h.data + static_cast<std::int64_t>(row) * p.h.row_stride + h_column + g * p.h.split_stride;
   const bool wide = p.wide_h != 0 && rank % 4 == 0;
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) h[s] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -459,8 +471,9 @@ __device__ __forceinline__ void sum_one_row(const DecodeExpandParams& p, int row
 
 // The same where there are many splits: each warp has every eighth eight of them.
 template <class TB, int kSteps>
-__device__ __forceinline__ void sum_one_row_of_many(const DecodeExpandParams& p, int row, int h_column, int rank,
-                                                    bool keep, float4* of_warps, float4 (&h)[kSteps]) {
+__device__ __forceinline__ void sum_one_row_of_many(const DecodeExpandParams& p, int row,
+                                                    int h_column, int rank, bool keep,
+                                                    float4* of_warps, float4 (&h)[kSteps]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
   const float* const from = p.h.data + static_cast<std::int64_t>(row) * p.h.row_stride + h_column;
@@ -502,17 +515,19 @@ __device__ __forceinline__ void sum_one_row_of_many(const DecodeExpandParams& p,
   }
 }
 
-// f16 has no room for h as it comes: a row is scaled by the power of two that brings its largest value near 2^14,
-// which loses nothing, and its sums are scaled back.
+// f16 has no room for h as it comes: a row is scaled by the power of two that brings its largest
+// value near 2^14, which loses nothing, and its sums are scaled back.
 __device__ __forceinline__ float scale_for_f16(float largest) {
   const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);  // biased
   if (exponent == 0 || exponent == 255) return 1.0f;
-  return __uint_as_float(static_cast<std::uint32_t>(min(max(127 + 14 - (exponent - 127), 1), 254)) << 23);
+  return __uint_as_float(static_cast<std::uint32_t>(min(max(127 + 14 - (exponent - 127), 1), 254))
+                         << 23);
 }
 
 // h of rows g and g + 8 times f, or for f16 times a power of two; undo gives f h back.
 template <class TB, int kSteps>
-__device__ __forceinline__ void scale_rows(float4 (&rows)[2][kSteps], const float (&strength)[2], float (&undo)[2]) {
+__device__ __forceinline__ void scale_rows(float4 (&rows)[2][kSteps], const float (&strength)[2],
+                                           float (&undo)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float scale = strength[i];
@@ -541,7 +556,8 @@ __device__ __forceinline__ void scale_rows(float4 (&rows)[2][kSteps], const floa
 }
 
 template <class TB, int kSteps>
-__device__ __forceinline__ void read_rows(const float (*h)[kRankGroup + 4], float4 (&rows)[2][kSteps]) {
+__device__ __forceinline__ void read_rows(const float (*h)[kRankGroup + 4],
+                                          float4 (&rows)[2][kSteps]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -555,16 +571,18 @@ __device__ __forceinline__ void read_rows(const float (*h)[kRankGroup + 4], floa
 struct Shared {
   float h[kDecodeRows][kRankGroup + 4];
   float4 groups[kThreads];
-  /// The left operand of four steps, a lane's parts: the same for all warps, and too much for their registers.
+  /// The left operand of four steps, a lane's parts: the same for all warps, and too much for their
+  /// registers.
   uint4 left[4][3][32];
   int rows[kDecodeRows];
 };
 
-// What a lane asks for of a tile: rows of B at b, y at both rows. Beyond what the slice has, things stay what they
-// are: the columns that they make are not stored. Ranks past the rank are never loaded, and so stay zero.
+// What a lane asks for of a tile: rows of B at b, y at both rows. Beyond what the slice has, things
+// stay what they are: the columns that they make are not stored. Ranks past the rank are never
+// loaded, and so stay zero.
 template <bool kTwo, class TY, class TB, int kSteps>
-__device__ __forceinline__ void load_tile(const TB* b, std::int64_t stride, bool there, int rank, const TY* y0,
-                                          bool y0_there, const TY* y1, bool y1_there,
+__device__ __forceinline__ void load_tile(const TB* b, std::int64_t stride, bool there, int rank,
+                                          const TY* y0, bool y0_there, const TY* y1, bool y1_there,
                                           Operands<TY, TB, kSteps>& o) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -577,7 +595,8 @@ __device__ __forceinline__ void load_tile(const TB* b, std::int64_t stride, bool
 }
 
 template <class TY>
-__device__ __forceinline__ void add_row(TY* to, const float (&sums)[4][4], int row, float undo, const Eight<TY>& old) {
+__device__ __forceinline__ void add_row(TY* to, const float (&sums)[4][4], int row, float undo,
+                                        const Eight<TY>& old) {
   float values[8];
   unpack(old, values);
 #pragma unroll
@@ -590,7 +609,8 @@ __device__ __forceinline__ void add_row(TY* to, const float (&sums)[4][4], int r
 
 // Aligned rows, no bias, the whole rank at once. kTwo: there may be more than eight rows.
 template <bool kTwo, class TY, class TB, int kSteps>
-__device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const Work<TY, TB>& w, Shared& shared) {
+__device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const Work<TY, TB>& w,
+                                             Shared& shared) {
   constexpr int kDepth = kSteps <= 2 ? kAhead : 1;
   Operands<TY, TB, kSteps> ahead[kDepth];
   const TB* b = w.b;
@@ -603,8 +623,8 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) {
     clear(ahead[i]);
-    load_tile<kTwo>(b, w.b_stride, i < b_tiles, w.rank, y0 + i * kTileStep, i < y0_tiles, y1 + i * kTileStep,
-                    i < y1_tiles, ahead[i]);
+    load_tile<kTwo>(b, w.b_stride, i < b_tiles, w.rank, y0 + i * kTileStep, i < y0_tiles,
+                    y1 + i * kTileStep, i < y1_tiles, ahead[i]);
     b += b_step;
   }
   wait_for_previous();
@@ -614,10 +634,12 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
     if (p.h.splits <= 16) {
       sum_one_row<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, rows[0]);
     } else {
-      sum_one_row_of_many<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, shared.groups, rows[0]);
+      sum_one_row_of_many<TB, kSteps>(p, shared.rows[0], w.h_column, w.rank, keep, shared.groups,
+                                      rows[0]);
     }
   } else {
-    sum_partials<16 * kSteps>(p, shared.rows, w.count, w.h_column, w.rank, 0, shared.h, shared.groups, keep);
+    sum_partials<16 * kSteps>(p, shared.rows, w.count, w.h_column, w.rank, 0, shared.h,
+                              shared.groups, keep);
     read_rows<TB, kSteps>(shared.h, rows);
   }
   if constexpr (!kTwo) {
@@ -653,15 +675,16 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
       for (int s = 0; s < kSteps; ++s) {
         if constexpr (kShares) {
 #pragma unroll
-          for (int part = 0; part < kPartsOf<TB>; ++part) left[0].part[part][0] = shared.left[s][part][lane];
+          for (int part = 0; part < kPartsOf<TB>; ++part)
+            left[0].part[part][0] = shared.left[s][part][lane];
         }
         multiply_step<TB>(sums, left[kShares ? 0 : s], ahead[i].b[s]);
       }
       if (tile + i < y0_tiles) add_row(y0 + i * kTileStep, sums, 0, undo[0], ahead[i].y[0]);
       if (kTwo && tile + i < y1_tiles) add_row(y1 + i * kTileStep, sums, 1, undo[1], ahead[i].y[1]);
       const int next = tile + i + kDepth;
-      load_tile<kTwo>(b, w.b_stride, next < b_tiles, w.rank, y0 + (i + kDepth) * kTileStep, next < y0_tiles,
-                      y1 + (i + kDepth) * kTileStep, next < y1_tiles, ahead[i]);
+      load_tile<kTwo>(b, w.b_stride, next < b_tiles, w.rank, y0 + (i + kDepth) * kTileStep,
+                      next < y0_tiles, y1 + (i + kDepth) * kTileStep, next < y1_tiles, ahead[i]);
       b += b_step;
     }
     y0 += kDepth * kTileStep;
@@ -669,10 +692,12 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
   }
 }
 
-// Any alignment, any rank, a bias. Ranks over those of kSteps come group by group; the sums of all tiles of a warp
-// cannot be kept, so tiles are outermost and h is summed again for each. Bits are those of expand_tiles.
+// Any alignment, any rank, a bias. Ranks over those of kSteps come group by group; the sums of all
+// tiles of a warp cannot be kept, so tiles are outermost and h is summed again for each. Bits are
+// those of expand_tiles.
 template <bool kWide, int kSteps, class TY, class TB>
-__device__ __noinline__ void expand_in_groups(const DecodeExpandParams& p, const Work<TY, TB>& w, Shared& shared) {
+__device__ __noinline__ void expand_in_groups(const DecodeExpandParams& p, const Work<TY, TB>& w,
+                                              Shared& shared) {
   constexpr int kRanks = 16 * kSteps;
   wait_for_previous();
 #pragma unroll 1
@@ -688,13 +713,15 @@ __device__ __noinline__ void expand_in_groups(const DecodeExpandParams& p, const
       load_operands<kWide>(w, tile, first, true, o);
       __syncthreads();
       const bool keep = p.h_out != nullptr && w.first_chunk && tile == 0;
-      sum_partials<kRanks>(p, shared.rows, w.count, w.h_column, w.rank, first, shared.h, shared.groups, keep);
+      sum_partials<kRanks>(p, shared.rows, w.count, w.h_column, w.rank, first, shared.h,
+                           shared.groups, keep);
       float4 rows[2][kSteps];
       read_rows<TB, kSteps>(shared.h, rows);
       scale_rows<TB, kSteps>(rows, w.strength, undo);
       float sums[4][4] = {};
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) multiply_step<TB>(sums, make_left<TB>(rows[0][s], rows[1][s]), o.b[s]);
+      for (int s = 0; s < kSteps; ++s)
+        multiply_step<TB>(sums, make_left<TB>(rows[0][s], rows[1][s]), o.b[s]);
       if (w.rank <= kRanks) {
 #pragma unroll
         for (int i = 0; i < 16; ++i) total[i / 4][i % 4] = sums[i / 4][i % 4];
@@ -721,7 +748,8 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   __shared__ __align__(16) Shared shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
-  const RowBlock block = find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
+  const RowBlock block =
+      find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
   if (block.slot < 0) {
     // Who follows in the stream must not pass the shrink because this kernel had nothing to do.
     wait_for_previous();
@@ -742,7 +770,8 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   const TB* const b = reinterpret_cast<const TB*>(join(pointers.z, pointers.w));
   const int given = min(max(static_cast<int>(numbers.x), 0), p.max_rank);
   const float scaling = __uint_as_float(numbers.y);
-  const float* const bias = p.with_bias != 0 ? reinterpret_cast<const float*>(join(numbers.z, numbers.w)) : nullptr;
+  const float* const bias =
+      p.with_bias != 0 ? reinterpret_cast<const float*>(join(numbers.z, numbers.w)) : nullptr;
   if (threadIdx.x < kDecodeRows) shared.rows[threadIdx.x] = row;
   Work<TY, TB> w;
   w.count = block.count;
@@ -760,7 +789,9 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const std::int64_t mine = __shfl_sync(kAll, row, g + 8 * i);
-    w.y[i] = g + 8 * i < block.count ? static_cast<TY*>(p.y) + mine * p.y_stride + column + at + 8 * t : nullptr;
+    w.y[i] = g + 8 * i < block.count
+                 ? static_cast<TY*>(p.y) + mine * p.y_stride + column + at + 8 * t
+                 : nullptr;
     w.strength[i] = p.token_weights != nullptr ? scaling * p.token_weights[mine] : scaling;
   }
   // Lane g has rows 4g to 4g + 3 of B, so that it ends with eight consecutive columns.
@@ -772,10 +803,11 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   w.h_column = slice * p.max_rank;
   w.first_chunk = own == 0;
   const int unit = w.rank <= 16 ? 4 : 16 / static_cast<int>(sizeof(TB));  // ranks of a load
-  const bool wide = p.wide_y != 0 && (column * sizeof(TY) % 16 | width % 8 | w.rank % unit) == 0 &&
-                    (reinterpret_cast<std::uintptr_t>(b) | static_cast<std::uintptr_t>(b_stride * sizeof(TB))) %
-                            (unit * sizeof(TB)) ==
-                        0;
+  const bool wide =
+      p.wide_y != 0 && (column * sizeof(TY) % 16 | width % 8 | w.rank % unit) == 0 &&
+      (reinterpret_cast<std::uintptr_t>(b) | static_cast<std::uintptr_t>(b_stride * sizeof(TB))) %
+              (unit * sizeof(TB)) ==
+          0;
   __syncthreads();  // the rows
   const auto expand = [&]<int kSteps>(std::integral_constant<int, kSteps>) {
     if (block.count > 8) {
@@ -812,26 +844,31 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
 
 template <class TY, class TB>
 Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cudaStream_t stream) {
-  constexpr bool kOwed = std::is_same_v<TY, TB> && sizeof(TB) == 2;  // the combination that serving is measured on
+  constexpr bool kOwed =
+      std::is_same_v<TY, TB> && sizeof(TB) == 2;  // the combination that serving is measured on
   if constexpr (kOwed) {
     if (p.kind == Grouping::uniform && p.max_rank <= 16) {
-      return launch(&decode_expand_rows<TY, TB, 1, Lookup::uniform>, grid, kThreads, stream, p, overlaps);
+      return launch(&decode_expand_rows<TY, TB, 1, Lookup::uniform>, grid, kThreads, stream, p,
+                    overlaps);
     }
     if (p.kind == Grouping::uniform && p.max_rank <= kRankGroup) {
-      return launch(&decode_expand_rows<TY, TB, 4, Lookup::uniform>, grid, kThreads, stream, p, overlaps);
+      return launch(&decode_expand_rows<TY, TB, 4, Lookup::uniform>, grid, kThreads, stream, p,
+                    overlaps);
     }
     if (p.max_rank <= 16) {
-      return launch(&decode_expand_rows<TY, TB, 1, Lookup::any>, grid, kThreads, stream, p, overlaps);
+      return launch(&decode_expand_rows<TY, TB, 1, Lookup::any>, grid, kThreads, stream, p,
+                    overlaps);
     }
     if (p.max_rank <= kRankGroup) {
-      return launch(&decode_expand_rows<TY, TB, 4, Lookup::any>, grid, kThreads, stream, p, overlaps);
+      return launch(&decode_expand_rows<TY, TB, 4, Lookup::any>, grid, kThreads, stream, p,
+                    overlaps);
     }
   }
   return launch(&decode_expand_rows<TY, TB, 5, Lookup::any>, grid, kThreads, stream, p, overlaps);
 }
 
-// Tiles a warp makes: as few as keep all blocks resident at once, else few enough that uneven blocks even out; see
-// docs/cuda-kernels.md.
+// Tiles a warp makes: as few as keep all blocks resident at once, else few enough that uneven
+// blocks even out; see docs/cuda-kernels.md.
 int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, int num_sms) {
   const std::int64_t resident = (shape.max_rank <= 16 ? 3 : 2) * static_cast<std::int64_t>(num_sms);
   std::int64_t widest = 0;
@@ -851,13 +888,14 @@ int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, int 
 }  // namespace
 
 bool decode_expand_takes(DType b, DType y) noexcept {
-  return b == y || y == DType::f32 ? b == DType::f16 || b == DType::bf16 || y != DType::f32 || b == DType::f32
-                                   : b == DType::f32;
+  return b == y || y == DType::f32
+             ? b == DType::f16 || b == DType::bf16 || y != DType::f32 || b == DType::f32
+             : b == DType::f32;
 }
 
-Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, const Grouping& grouping,
-                     Grouping::Kind kind, std::int64_t blocks, const TensorView& y, int num_sms,
-                     cudaStream_t stream) {
+Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
+                     const Grouping& grouping, Grouping::Kind kind, std::int64_t blocks,
+                     const TensorView& y, int num_sms, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (blocks == 0 || shape.max_rank == 0 || shape.num_slots == 0) return {};
   DecodeExpandParams params{};
@@ -873,14 +911,18 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table, co
   params.kind = kind;
   params.num_slices = shape.num_slices;
   params.max_rank = shape.max_rank;
-  params.tiles_per_warp = call.tiles_per_warp > 0 ? call.tiles_per_warp : choose_tiles(shape, blocks, call.uneven, num_sms);
+  params.tiles_per_warp = call.tiles_per_warp > 0
+                              ? call.tiles_per_warp
+                              : choose_tiles(shape, blocks, call.uneven, num_sms);
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;
   const std::int64_t size = y.dtype == DType::f32 ? 4 : 2;
-  params.wide_y = reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * size % 16 == 0 ? 1 : 0;
-  const bool wide_h = reinterpret_cast<std::uintptr_t>(call.h.data) % 16 == 0 && call.h.row_stride % 4 == 0 &&
-                      call.h.split_stride % 4 == 0 && shape.max_rank % 4 == 0;
+  params.wide_y =
+      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * size % 16 == 0 ? 1 : 0;
+  const bool wide_h = reinterpret_cast<std::uintptr_t>(call.h.data) % 16 == 0 &&
+                      call.h.row_stride % 4 == 0 && call.h.split_stride % 4 == 0 &&
+                      shape.max_rank % 4 == 0;
   params.wide_h = wide_h ? 1 : 0;
   std::int64_t chunks = 0;
   for (int i = 0; i < shape.num_slices; ++i) {

@@ -7,8 +7,8 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// Addressings that a kernel is compiled for: uniform reads no metadata at all, which counts where a call takes
-/// three microseconds; the others are told apart at run time.
+/// Addressings that a kernel is compiled for: uniform reads no metadata at all, which counts where
+/// a call takes three microseconds; the others are told apart at run time.
 enum class Lookup { uniform, any };
 
 template <Lookup kLookup>
@@ -29,8 +29,8 @@ __device__ inline RowBlock find_decode_block(const Grouping& g, int kind, int bl
   }
 }
 
-/// The row at place i of the block, for each lane its own i; lanes with i >= count get row 0 of the batch or any
-/// other of it. All lanes call it.
+/// The row at place i of the block, for each lane its own i; lanes with i >= count get row 0 of the
+/// batch or any other of it. All lanes call it.
 template <Lookup kLookup>
 __device__ inline int decode_row(const Grouping& g, int kind, const RowBlock& block, int i) {
   if constexpr (kLookup == Lookup::uniform) {

@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kTile = 8;              // ranks of a matrix instruction
-constexpr int kChunk = 32;            // k that a warp takes at a time: 8 a lane
-constexpr int kGroup = 2 * kChunk;    // and in turn with the warps that share K
-constexpr int kSumTiles = 6;          // whose sums stand in shared memory at a time
-constexpr int kMaxTiles = 24;         // of a pass
+constexpr int kTile = 8;            // ranks of a matrix instruction
+constexpr int kChunk = 32;          // k that a warp takes at a time: 8 a lane
+constexpr int kGroup = 2 * kChunk;  // and in turn with the warps that share K
+constexpr int kSumTiles = 6;        // whose sums stand in shared memory at a time
+constexpr int kMaxTiles = 24;       // of a pass
 constexpr unsigned kAll = 0xffffffffu;
 
 struct DecodeShrinkParams {
@@ -89,20 +89,22 @@ template <class TX>
 struct Left<TX, float> {
   float2 row[4], other[4];  ///< a TF32 number each, as it stands
   __device__ __forceinline__ Left(const Eight<TX>& one, const Eight<TX>& two)
-      : row{widen_pair<TX>(one.part[0].x), widen_pair<TX>(one.part[0].y), widen_pair<TX>(one.part[0].z),
-            widen_pair<TX>(one.part[0].w)},
-        other{widen_pair<TX>(two.part[0].x), widen_pair<TX>(two.part[0].y), widen_pair<TX>(two.part[0].z),
-              widen_pair<TX>(two.part[0].w)} {}
+      : row{widen_pair<TX>(one.part[0].x), widen_pair<TX>(one.part[0].y),
+            widen_pair<TX>(one.part[0].z), widen_pair<TX>(one.part[0].w)},
+        other{widen_pair<TX>(two.part[0].x), widen_pair<TX>(two.part[0].y),
+              widen_pair<TX>(two.part[0].z), widen_pair<TX>(two.part[0].w)} {}
 };
 
 // sums += x times eight rows of A over a chunk.
 template <class TX>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const Left<TX, TX>& x, const Eight<TX>& a) {
+__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const Left<TX, TX>& x,
+                                               const Eight<TX>& a) {
   multiply<TX>(sums, x.a[0][0], x.a[0][1], x.a[0][2], x.a[0][3], a.part[0].x, a.part[0].y);
   multiply<TX>(sums, x.a[1][0], x.a[1][1], x.a[1][2], x.a[1][3], a.part[0].z, a.part[0].w);
 }
 template <class TX>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const Left<TX, float>& x, const Eight<float>& a) {
+__device__ __forceinline__ void multiply_chunk(float (&sums)[4], const Left<TX, float>& x,
+                                               const Eight<float>& a) {
   const std::uint32_t words[8] = {a.part[0].x, a.part[0].y, a.part[0].z, a.part[0].w,
                                   a.part[1].x, a.part[1].y, a.part[1].z, a.part[1].w};
 #pragma unroll
@@ -124,7 +126,8 @@ struct EntryOfA {
   std::int64_t stride;
   int rank;
 };
-// All of it asked for at once, so that one wait serves: the compiler would put the stride off to where it is used.
+// All of it asked for at once, so that one wait serves: the compiler would put the stride off to
+// where it is used.
 template <class TA>
 __device__ __forceinline__ EntryOfA<TA> read_entry(const AdapterEntry* entry, int max_rank) {
   const uint4 pointers = load_shared_use(&entry->a);
@@ -147,22 +150,24 @@ struct Shared {
   int rows[kDecodeRows];
 };
 
-// The part of K that a warp of a split has: every kSharers-th group, so that the warps of a block read neighbouring
-// 128 bytes of a row at a time. It is the same whatever the rows.
+// The part of K that a warp of a split has: every kSharers-th group, so that the warps of a block
+// read neighbouring 128 bytes of a row at a time. It is the same whatever the rows.
 template <int kSharers>
-__device__ __forceinline__ void groups_of_warp(const DecodeShrinkParams& p, int& first, int& count) {
-  const int split = static_cast<int>(blockIdx.y), warp = static_cast<int>(threadIdx.x) / 32 % kSharers;
+__device__ __forceinline__ void groups_of_warp(const DecodeShrinkParams& p, int& first,
+                                               int& count) {
+  const int split = static_cast<int>(blockIdx.y),
+            warp = static_cast<int>(threadIdx.x) / 32 % kSharers;
   const int begin = split * p.groups_of_split + min(split, p.longer_splits);
   const int groups = p.groups_of_split + (split < p.longer_splits ? 1 : 0);
   first = begin + warp;
   count = (groups - warp + kSharers - 1) / kSharers;
 }
 
-// sums += x times the tiles over groups of which only the columns before the end of x exist, or whose rows are not
-// aligned. Out of line: it is rare, and the way round it is short.
+// sums += x times the tiles over groups of which only the columns before the end of x exist, or
+// whose rows are not aligned. Out of line: it is rare, and the way round it is short.
 template <class TX, class TA, int kTiles>
-__device__ __noinline__ void accumulate_slowly(const TA* const* a, const TX* const* x, int in, int first, int count,
-                                               int step, float (*sums)[4]) {
+__device__ __noinline__ void accumulate_slowly(const TA* const* a, const TX* const* x, int in,
+                                               int first, int count, int step, float (*sums)[4]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll 1
   for (int i = 0; i < 2 * count; ++i) {
@@ -179,8 +184,9 @@ __device__ __noinline__ void accumulate_slowly(const TA* const* a, const TX* con
 }
 // Copies, as what is passed by address would stand in memory all along.
 template <class TX, class TA, int kTiles>
-__device__ __forceinline__ void accumulate_copy(const TA* const (&a)[kTiles], const TX* const (&x)[2], int in,
-                                                int first, int count, int step, float (&sums)[kTiles][4]) {
+__device__ __forceinline__ void accumulate_copy(const TA* const (&a)[kTiles],
+                                                const TX* const (&x)[2], int in, int first,
+                                                int count, int step, float (&sums)[kTiles][4]) {
   const TA* of_a[kTiles];
   const TX* of_x[2] = {x[0], x[1]};
   float of_sums[kTiles][4];
@@ -229,12 +235,13 @@ __device__ __forceinline__ void accumulate(const TA* (&a)[kTiles], const TX* (&x
   }
 }
 
-// The products of the tiles with the rows of the block, summed over the warps that share K, into h. a: the lane's
-// row of each tile. Rows past the rank and past the count are others again: what they make is not stored, and
-// nothing of it reaches what is.
+// The products of the tiles with the rows of the block, summed over the warps that share K, into h.
+// a: the lane's row of each tile. Rows past the rank and past the count are others again: what they
+// make is not stored, and nothing of it reaches what is.
 template <class TX, class TA, int kTiles, int kGroups, int kParts>
-__device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const TA* (&a)[kTiles], bool wide,
-                                             const TX* const (&rows)[2], int count, int first_tile, Shared& shared) {
+__device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const TA* (&a)[kTiles],
+                                             bool wide, const TX* const (&rows)[2], int count,
+                                             int first_tile, Shared& shared) {
   constexpr int kSharers = kWarps / kParts;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
@@ -242,8 +249,8 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   groups_of_warp<kSharers>(p, first, groups);
   const bool two = count > 8;
   float sums[kTiles][4] = {};
-  // A last group that K ends in is not among the full ones. It comes first, so that nothing of it is kept; in the
-  // slow way, too, so that alignment changes no bits.
+  // A last group that K ends in is not among the full ones. It comes first, so that nothing of it
+  // is kept; in the slow way, too, so that alignment changes no bits.
   if (groups > 0 && (first + (groups - 1) * kSharers + 1) * kGroup > p.in) {
     --groups;
     accumulate_copy(a, rows, p.in, first + groups * kSharers, 1, kSharers, sums);
@@ -274,22 +281,25 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
     // The warps that share K add up their own tiles: a thread has four ranks of a row.
     const int part = kParts == 1 ? 0 : warp / kSharers;
     const int items = (kTiles - from < kSumTiles ? kTiles - from : kSumTiles) * kDecodeRows * 2;
-    for (int item = static_cast<int>(threadIdx.x) % (32 * kSharers); item < items; item += 32 * kSharers) {
+    for (int item = static_cast<int>(threadIdx.x) % (32 * kSharers); item < items;
+         item += 32 * kSharers) {
       const int quad = item % 2, token = item / 2 % kDecodeRows, i = item / (2 * kDecodeRows);
       const int tile = first_tile + part * kTiles + from + i;
       const int ranks = shared.columns.ranks[tile] - 4 * quad;
       if (token >= count || ranks <= 0) continue;
-      float4 sum = *reinterpret_cast<const float4*>(&shared.sums[part * kSharers][i][token][4 * quad]);
+      float4 sum =
+          *reinterpret_cast<const float4*>(&shared.sums[part * kSharers][i][token][4 * quad]);
 #pragma unroll
       for (int w = 1; w < kSharers; ++w) {
-        const float4 other = *reinterpret_cast<const float4*>(&shared.sums[part * kSharers + w][i][token][4 * quad]);
+        const float4 other =
+            *reinterpret_cast<const float4*>(&shared.sums[part * kSharers + w][i][token][4 * quad]);
         sum.x += other.x;
         sum.y += other.y;
         sum.z += other.z;
         sum.w += other.w;
       }
-      float* const h = p.h.data + blockIdx.y * p.h.split_stride + shared.rows[token] * p.h.row_stride +
-                       shared.columns.first[tile] + 4 * quad;
+      float* const h = p.h.data + blockIdx.y * p.h.split_stride +
+                       shared.rows[token] * p.h.row_stride + shared.columns.first[tile] + 4 * quad;
       if (ranks >= 4 && reinterpret_cast<std::uintptr_t>(h) % 16 == 0) {
         *reinterpret_cast<float4*>(h) = sum;
       } else {
@@ -304,15 +314,16 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
 
 // Rows g and g + 8 of the block at the lane's k; past the count its last row again.
 template <Lookup kLookup, class TX>
-__device__ __forceinline__ void rows_of_x(const DecodeShrinkParams& p, const RowBlock& block, const TX* (&x)[2],
-                                          int* rows) {
+__device__ __forceinline__ void rows_of_x(const DecodeShrinkParams& p, const RowBlock& block,
+                                          const TX* (&x)[2], int* rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const TX* const at = static_cast<const TX*>(p.x) + 8 * t;
   if constexpr (kLookup == Lookup::uniform) {
     if (threadIdx.x < kDecodeRows) rows[threadIdx.x] = block.first + static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      x[c] = at + static_cast<std::int64_t>(block.first + min(g + 8 * c, block.count - 1)) * p.x_stride;
+      x[c] = at +
+             static_cast<std::int64_t>(block.first + min(g + 8 * c, block.count - 1)) * p.x_stride;
     }
   } else {
     const int row = decode_row<kLookup>(p.grouping, p.kind, block, min(lane, block.count - 1));
@@ -326,17 +337,20 @@ __device__ __forceinline__ void rows_of_x(const DecodeShrinkParams& p, const Row
 
 template <class TA>
 __device__ __forceinline__ bool is_wide(const TA* a, std::int64_t stride) {
-  return ((reinterpret_cast<std::uintptr_t>(a) | static_cast<std::uintptr_t>(stride * sizeof(TA))) & 15) == 0;
+  return ((reinterpret_cast<std::uintptr_t>(a) | static_cast<std::uintptr_t>(stride * sizeof(TA))) &
+          15) == 0;
 }
 
 // max_rank at most 8 kPerSlice: where tiles stand is known without looking.
 template <class TX, class TA, int kSlices, int kPerSlice, Lookup kLookup>
-__global__ void __launch_bounds__(kThreads, 2) decode_shrink_low_rank(const __grid_constant__ DecodeShrinkParams p) {
+__global__ void __launch_bounds__(kThreads, 2)
+    decode_shrink_low_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
   constexpr int kTiles = kSlices * kPerSlice;
   release_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const RowBlock block = find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
+  const RowBlock block =
+      find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
   if (block.slot < 0) return;
   const AdapterEntry* const entries = p.entries + block.slot * p.slot_stride;
   EntryOfA<TA> entry[kSlices];
@@ -354,10 +368,12 @@ __global__ void __launch_bounds__(kThreads, 2) decode_shrink_low_rank(const __gr
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
     const TA* const base = entry[i].rank > 0 ? entry[i].a : some;
-    low_bits |= reinterpret_cast<std::uintptr_t>(base) | static_cast<std::uintptr_t>(entry[i].stride * sizeof(TA));
+    low_bits |= reinterpret_cast<std::uintptr_t>(base) |
+                static_cast<std::uintptr_t>(entry[i].stride * sizeof(TA));
 #pragma unroll
     for (int j = 0; j < kPerSlice; ++j) {
-      a[kPerSlice * i + j] = base + max(min(8 * j + g, entry[i].rank - 1), 0) * entry[i].stride + 8 * t;
+      a[kPerSlice * i + j] =
+          base + max(min(8 * j + g, entry[i].rank - 1), 0) * entry[i].stride + 8 * t;
     }
   }
   const bool wide = (low_bits & 15) == 0;
@@ -371,11 +387,12 @@ __global__ void __launch_bounds__(kThreads, 2) decode_shrink_low_rank(const __gr
   shrink_tiles<TX, TA, kTiles, kTiles <= 2 ? 2 : 1, 1>(p, a, wide, x, block.count, 0, shared);
 }
 
-// The lane's rows of kTiles tiles from `first` on, of all that the slices have; past the last it again. Lane s has
-// slice s; end: where its tiles end among all.
+// The lane's rows of kTiles tiles from `first` on, of all that the slices have; past the last it
+// again. Lane s has slice s; end: where its tiles end among all.
 template <class TA, int kTiles>
-__device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const EntryOfA<TA>& entry, int end, int total,
-                                           int first, int place, const TA* (&a)[kTiles], Columns& columns) {
+__device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const EntryOfA<TA>& entry,
+                                           int end, int total, int first, int place,
+                                           const TA* (&a)[kTiles], Columns& columns) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   bool wide = true;
 #pragma unroll
@@ -383,8 +400,8 @@ __device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const En
     const int tile = min(first + i, total - 1);
     const int slice = __ffs(static_cast<int>(__ballot_sync(kAll, end > tile))) - 1;
     const int begin = slice > 0 ? __shfl_sync(kAll, end, slice > 0 ? slice - 1 : 0) : 0;
-    const auto of_slice =
-        reinterpret_cast<const TA*>(__shfl_sync(kAll, reinterpret_cast<unsigned long long>(entry.a), slice));
+    const auto of_slice = reinterpret_cast<const TA*>(
+        __shfl_sync(kAll, reinterpret_cast<unsigned long long>(entry.a), slice));
     const std::int64_t stride = __shfl_sync(kAll, static_cast<long long>(entry.stride), slice);
     const int rank = __shfl_sync(kAll, entry.rank, slice), from = (tile - begin) * kTile;
     a[i] = of_slice + min(from + g, rank - 1) * stride + 8 * t;
@@ -397,8 +414,9 @@ __device__ __forceinline__ bool list_tiles(const DecodeShrinkParams& p, const En
 
 // Twice kTiles tiles at a time, by the two halves of the block's warps; evenly where all fit.
 template <class TX, class TA, int kTiles, int kGroups>
-__device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p, const EntryOfA<TA>& entry, int end,
-                                              int total, const TX* const (&x)[2], int count, Shared& shared) {
+__device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p,
+                                              const EntryOfA<TA>& entry, int end, int total,
+                                              const TX* const (&x)[2], int count, Shared& shared) {
   const bool second = threadIdx.x >= kThreads / 2;
 #pragma unroll 1
   for (int first = 0; first < total; first += 2 * kTiles) {
@@ -412,11 +430,13 @@ __device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p, const
 }
 
 template <class TX, class TA, Lookup kLookup>
-__global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
   release_next();
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const RowBlock block = find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
+  const RowBlock block =
+      find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
   if (block.slot < 0) return;
   EntryOfA<TA> entry{nullptr, 0, 0};
   if (lane < p.num_slices) {
@@ -432,8 +452,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_shrink_any_rank(const __gr
   }
   const int total = __shfl_sync(kAll, end, p.num_slices - 1);
   if (total == 0) return;
-  // Few tiles: all warps share K. More: half of the warps has half of them, so that what a warp asks for at a time
-  // stays 128 bytes of each row.
+  // Few tiles: all warps share K. More: half of the warps has half of them, so that what a warp
+  // asks for at a time stays 128 bytes of each row.
   if (total <= 3) {
     const TA* a[3];
     const bool wide = list_tiles(p, entry, end, total, 0, 0, a, shared.columns);
@@ -466,13 +486,16 @@ struct SumParams {
 
 __global__ void sum_rows(const __grid_constant__ SumParams p) {
   __shared__ int rows[kDecodeRows];
-  const RowBlock block = find_decode_block<Lookup::any>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
+  const RowBlock block =
+      find_decode_block<Lookup::any>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
   if (block.slot < 0) return;
-  const int row = decode_row<Lookup::any>(p.grouping, p.kind, block, static_cast<int>(threadIdx.x) % 32);
+  const int row =
+      decode_row<Lookup::any>(p.grouping, p.kind, block, static_cast<int>(threadIdx.x) % 32);
   if (threadIdx.x < kDecodeRows) rows[threadIdx.x] = row;
   __syncthreads();
   const int columns = p.num_slices * p.max_rank;
-  for (int item = static_cast<int>(threadIdx.x); item < block.count * columns; item += static_cast<int>(blockDim.x)) {
+  for (int item = static_cast<int>(threadIdx.x); item < block.count * columns;
+       item += static_cast<int>(blockDim.x)) {
     const int column = item % columns;
     const AdapterEntry& entry = p.entries[block.slot * p.slot_stride + column / p.max_rank];
     if (entry.a == nullptr || column % p.max_rank >= entry.rank) continue;
@@ -489,19 +512,24 @@ template <class TX, class TA, int kPerSlice, Lookup kLookup>
 Status launch_low_rank(const DecodeShrinkParams& p, dim3 grid, cudaStream_t stream) {
   switch (p.num_slices) {
     case 1:
-      return launch(&decode_shrink_low_rank<TX, TA, 1, kPerSlice, kLookup>, grid, kThreads, stream, p);
+      return launch(&decode_shrink_low_rank<TX, TA, 1, kPerSlice, kLookup>, grid, kThreads, stream,
+                    p);
     case 2:
-      return launch(&decode_shrink_low_rank<TX, TA, 2, kPerSlice, kLookup>, grid, kThreads, stream, p);
+      return launch(&decode_shrink_low_rank<TX, TA, 2, kPerSlice, kLookup>, grid, kThreads, stream,
+                    p);
     default:
-      return launch(&decode_shrink_low_rank<TX, TA, 3, kPerSlice, kLookup>, grid, kThreads, stream, p);
+      return launch(&decode_shrink_low_rank<TX, TA, 3, kPerSlice, kLookup>, grid, kThreads, stream,
+                    p);
   }
 }
 
 template <class TX, class TA, Lookup kLookup>
 Status launch_shrink(const DecodeShrinkParams& p, dim3 grid, cudaStream_t stream) {
   if constexpr (sizeof(TA) == 2) {
-    if (p.num_slices <= 3 && p.max_rank <= kTile) return launch_low_rank<TX, TA, 1, kLookup>(p, grid, stream);
-    if (p.num_slices <= 3 && p.max_rank <= 2 * kTile) return launch_low_rank<TX, TA, 2, kLookup>(p, grid, stream);
+    if (p.num_slices <= 3 && p.max_rank <= kTile)
+      return launch_low_rank<TX, TA, 1, kLookup>(p, grid, stream);
+    if (p.num_slices <= 3 && p.max_rank <= 2 * kTile)
+      return launch_low_rank<TX, TA, 2, kLookup>(p, grid, stream);
   }
   return launch(&decode_shrink_any_rank<TX, TA, kLookup>, grid, kThreads, stream, p);
 }
@@ -519,8 +547,9 @@ bool decode_shrink_takes(DType x, DType a) noexcept {
   return (x == DType::f16 || x == DType::bf16) && (a == x || a == DType::f32);
 }
 
-Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& grouping,
-                     Grouping::Kind kind, std::int64_t blocks, const SplitHidden& h, cudaStream_t stream) {
+Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table,
+                     const Grouping& grouping, Grouping::Kind kind, std::int64_t blocks,
+                     const SplitHidden& h, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (blocks == 0 || shape.max_rank == 0 || shape.num_slots == 0) return {};
   const bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
@@ -544,8 +573,9 @@ Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table, co
   return launch_shrink<__nv_bfloat16>(params, shape.a_dtype, grid, stream);
 }
 
-Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Grouping& grouping, Grouping::Kind kind,
-                  std::int64_t blocks, const SplitHidden& out, cudaStream_t stream) {
+Status sum_splits(const SplitHidden& h, const AdapterTableView& table, const Grouping& grouping,
+                  Grouping::Kind kind, std::int64_t blocks, const SplitHidden& out,
+                  cudaStream_t stream) {
   if (blocks == 0 || table.shape.max_rank == 0 || table.shape.num_slots == 0) return {};
   return launch(&sum_rows, grid_of(blocks), 128, stream,
                 SumParams{table.entries, table.slot_stride, grouping, h, out.data, out.row_stride,

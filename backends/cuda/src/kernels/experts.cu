@@ -43,23 +43,26 @@ __global__ void __launch_bounds__(128) clear_rows(ClearParams p) {
         has_delta = entry.a != nullptr && entry.b != nullptr && bounded_rank(entry, p.max_rank) > 0;
       }
       if (!has_delta) {
-        for (std::int64_t n = threadIdx.x; n < p.out[slice]; n += blockDim.x) y[n] = narrow<TY>(0.0f);
+        for (std::int64_t n = threadIdx.x; n < p.out[slice]; n += blockDim.x)
+          y[n] = narrow<TY>(0.0f);
       }
       y += p.out[slice];
     }
   }
 }
 
-bool divides(std::uintptr_t value, std::int64_t by) noexcept { return value % static_cast<std::uintptr_t>(by) == 0; }
+bool divides(std::uintptr_t value, std::int64_t by) noexcept {
+  return value % static_cast<std::uintptr_t>(by) == 0;
+}
 
 // n / divisor = n * magic >> shift for n < 2^31.
 void set_divisor(Params& p, std::int64_t divisor) noexcept {
   int bits = 0;
   while ((std::int64_t{1} << bits) < divisor) ++bits;
   p.choice_shift = 31 + bits;
-  p.choice_magic =
-      static_cast<std::uint32_t>(((std::uint64_t{1} << p.choice_shift) + static_cast<std::uint64_t>(divisor) - 1) /
-                                 static_cast<std::uint64_t>(divisor));
+  p.choice_magic = static_cast<std::uint32_t>(
+      ((std::uint64_t{1} << p.choice_shift) + static_cast<std::uint64_t>(divisor) - 1) /
+      static_cast<std::uint64_t>(divisor));
 }
 
 Params make_params(const ApplyExpertsArgs& args) noexcept {
@@ -95,15 +98,16 @@ Params make_params(const ApplyExpertsArgs& args) noexcept {
   p.in = static_cast<int>(shape.in);
   p.own_x = addressing.x_rows == XRows::own;
   p.overwrites = args.options.y_mode == YMode::overwrite;
-  p.x_is_wide = shape.in % 8 == 0 && p.x_stride % 8 == 0 && divides(reinterpret_cast<std::uintptr_t>(p.x), 16);
+  p.x_is_wide = shape.in % 8 == 0 && p.x_stride % 8 == 0 &&
+                divides(reinterpret_cast<std::uintptr_t>(p.x), 16);
   const std::int64_t each = 16 / static_cast<std::int64_t>(size_of(args.y.dtype));
   std::int64_t column = 0;
   for (int i = 0; i < shape.num_slices; ++i) {
     p.out[i] = static_cast<int>(shape.out[i]);
     p.y_column[i] = column;
     // Eight columns at a time: all of them or none.
-    if (divides(reinterpret_cast<std::uintptr_t>(p.y), 16) && p.y_stride % each == 0 && column % each == 0 &&
-        shape.out[i] % 8 == 0) {
+    if (divides(reinterpret_cast<std::uintptr_t>(p.y), 16) && p.y_stride % each == 0 &&
+        column % each == 0 && shape.out[i] % 8 == 0) {
       p.y_is_wide |= 1u << i;
     }
     column += shape.out[i];
@@ -117,25 +121,29 @@ enum class Size { few, some, many };
 // A function's attribute is a device's.
 template <auto kKernel>
 Status allow_shared_memory(std::size_t bytes) {
-  if (bytes <= std::size_t{48} * 1024) return {};
+  // What is static counts, too.
+  if (bytes <= std::size_t{32} * 1024) return {};
   static std::atomic<std::uint64_t> allowed{0};  // a bit a device; bytes are at most kMostBytes
   int device = 0;
-  if (Status status = to_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) return status;
+  if (Status status = to_status(cudaGetDevice(&device), "cudaGetDevice"); !status.ok())
+    return status;
   const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
   if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return {};
-  const cudaError_t error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+  const cudaError_t error =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
   if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
   return to_status(error, "cudaFuncSetAttribute");
 }
 
-template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile,
-          int kBlocks>
+// kTiles: of A (16 ranks of a slice) that share a reading of x; 1: a block has one slice.
+template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead,
+          bool kOneTile, int kBlocks>
 Status launch_fused(Params& p, int chunks, cudaStream_t stream) {
   using Sizes = experts::Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
-  constexpr auto kernel = &experts::apply<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, kBlocks>;
+  constexpr auto kernel =
+      &experts::apply<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, kBlocks>;
   const int rank_tiles = kOneTile ? 1 : (p.max_rank + 15) / 16;
-  // A block has all slices, so that x is read once, unless they crowd out other blocks.
-  p.slices_per_block = p.num_slices;
+  p.slices_per_block = kTiles == 1 ? 1 : p.num_slices;
   while (p.slices_per_block > 1 && Sizes::bytes(p.slices_per_block, rank_tiles) > kRoomyBytes) {
     p.slices_per_block = (p.slices_per_block + 1) / 2;
   }
@@ -152,10 +160,12 @@ Status launch_fused(Params& p, int chunks, cudaStream_t stream) {
   return to_status(cudaLaunchKernelEx(&config, kernel, p), "cudaLaunchKernelEx");
 }
 
+// Shapes measured on one H200. All but those of few rows split k over four warps, so that their
+// bits agree.
 template <class T, class TY>
 Status launch_size(Size size, Params& p, int chunks, cudaStream_t stream) {
   if constexpr (sizeof(TY) == 4) {
-    // y is the most of the bytes: the kernel for any rank serves.
+    // y is the most of the bytes: the kernels for any rank serve.
     if (size == Size::many) return launch_fused<T, TY, 4, 4, 2, 3, 2, false, 3>(p, chunks, stream);
     return launch_fused<T, TY, 1, 4, 2, 4, 2, false, 4>(p, chunks, stream);
   } else if (p.max_rank > 16) {
@@ -164,13 +174,16 @@ Status launch_size(Size size, Params& p, int chunks, cudaStream_t stream) {
   } else {
     switch (size) {
       case Size::few:
-        return launch_fused<T, TY, 1, 4, 2, 4, 3, true, 4>(p, chunks, stream);
+        if (p.num_slices % 2 == 0)
+          return launch_fused<T, TY, 1, 8, 2, 5, 3, true, 2>(p, chunks, stream);
+        return launch_fused<T, TY, 1, 8, 1, 6, 3, true, 2>(p, chunks, stream);
       case Size::some:
-        return launch_fused<T, TY, 2, 4, 2, 3, 2, true, 4>(p, chunks, stream);
+        return launch_fused<T, TY, 2, 4, 1, 4, 3, true, 4>(p, chunks, stream);
       case Size::many:
         break;
     }
-    return launch_fused<T, TY, 8, 4, 2, 3, 4, true, 2>(p, chunks, stream);
+    if (p.num_slices > 1) return launch_fused<T, TY, 10, 4, 2, 3, 3, true, 2>(p, chunks, stream);
+    return launch_fused<T, TY, 8, 4, 1, 3, 4, true, 3>(p, chunks, stream);
   }
 }
 
@@ -185,8 +198,8 @@ Status launch_for(DType y, Size size, Params& p, int chunks, cudaStream_t stream
 const char* why_not_fused_experts(const Problem& problem) noexcept {
   const TableShape& shape = problem.shape;
   if (problem.op != Op::apply_experts) return "the operation should be apply_experts";
-  if ((problem.x_dtype != DType::f16 && problem.x_dtype != DType::bf16) || shape.a_dtype != problem.x_dtype ||
-      shape.b_dtype != problem.x_dtype) {
+  if ((problem.x_dtype != DType::f16 && problem.x_dtype != DType::bf16) ||
+      shape.a_dtype != problem.x_dtype || shape.b_dtype != problem.x_dtype) {
     return "x, A and B should be of one dtype, f16 or bf16";
   }
   if (shape.max_rank < 1 || shape.max_rank > kMaxRank) return "max_rank should be 1 to 256";
@@ -206,20 +219,21 @@ Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaS
   const TableShape& shape = args.table.shape;
   const std::int64_t keys = std::int64_t{shape.num_slots} * shape.num_experts;
   const std::int64_t rows = problem.bounds.rows;
-  // Rows of a pair, if all pairs are chosen alike. Any choice gives the same bits.
+  // By the rows of a pair, if all pairs are chosen alike.
   Size size = rows >= 16 * keys ? Size::many : rows >= keys ? Size::some : Size::few;
-  int chunks = 1;
-  if (size == Size::many) chunks = 2;
+  const int chunks = rows >= 6 * keys ? 2 : 1;
   if (rows < keys) {
     // Most pairs have no row: a block a row, which takes the rows of its pair along.
-    size = Size::few;
     p.finder = p.num_rows <= experts::kSegment ? experts::kByRow : experts::kPlain;
   }
-  return problem.x_dtype == DType::f16 ? launch_for<__half>(args.y.dtype, size, p, chunks, stream)
-                                       : launch_for<__nv_bfloat16>(args.y.dtype, size, p, chunks, stream);
+  if (problem.options.batch_invariant == BatchInvariant::on && size == Size::few) size = Size::some;
+  return problem.x_dtype == DType::f16
+             ? launch_for<__half>(args.y.dtype, size, p, chunks, stream)
+             : launch_for<__nv_bfloat16>(args.y.dtype, size, p, chunks, stream);
 }
 
-Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range, cudaStream_t stream) {
+Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range,
+                                cudaStream_t stream) {
   ClearParams params{};
   params.entries = args.table.entries;
   params.rows = rows;

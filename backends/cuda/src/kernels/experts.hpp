@@ -1,5 +1,5 @@
-// Strategies experts_gathered (mode gather) and experts_sorted (mode grouped): shrink and expand of a few rows of
-// one (slot, expert) in one block.
+// Strategies experts_gathered (mode gather) and experts_sorted (mode grouped): shrink and expand of
+// a few rows of one (slot, expert) in one block.
 #pragma once
 
 #include "general.hpp"
@@ -15,7 +15,8 @@ const char* why_not_fused_experts(const Problem& problem) noexcept;
 Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaStream_t stream);
 
 /// For overwriting: what has no delta becomes zero; the rest is left to fused_experts.
-Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range, cudaStream_t stream);
+Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range,
+                                cudaStream_t stream);
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

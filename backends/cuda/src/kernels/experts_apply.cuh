@@ -1,8 +1,8 @@
-// The fused experts' kernel: one block computes rows of one (slot, expert). h stays in shared memory, nothing but
-// y is written.
+// The fused experts' kernel: one block computes rows of one (slot, expert). h stays in shared
+// memory, nothing but y is written.
 //
-// A row's bits depend on how many warps split k and on nothing else: not on the rows beside it, nor on how the
-// block found them.
+// A row's bits depend on how many warps split k and on nothing else: not on the rows beside it, nor
+// on how the block found them.
 #pragma once
 
 #include "experts_parts.cuh"
@@ -12,8 +12,9 @@ RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 namespace experts {
 
-inline constexpr int kHiddenStride = 20;  // floats of a token's 16 sums: no two lanes meet in a bank
-inline constexpr int kColumns = 64;       // of y that a warp has at a time
+inline constexpr int kHiddenStride =
+    20;                              // floats of a token's 16 sums: no two lanes meet in a bank
+inline constexpr int kColumns = 64;  // of y that a warp has at a time
 
 /// What the parts of a block share.
 struct Block {
@@ -29,7 +30,8 @@ struct Block {
 };
 
 template <class T, int kTiles>
-__device__ __forceinline__ void rows_of_a(const T* (&a)[kTiles][2], const Block& block, int first_tile) {
+__device__ __forceinline__ void rows_of_a(const T* (&a)[kTiles][2], const Block& block,
+                                          int first_tile) {
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -45,14 +47,17 @@ __device__ __forceinline__ void rows_of_a(const T* (&a)[kTiles][2], const Block&
 }
 
 template <int kTokenTiles, int kTiles>
-__device__ __forceinline__ void store_partial(const float (&acc)[kTokenTiles][kTiles][4], float* partial) {
+__device__ __forceinline__ void store_partial(const float (&acc)[kTokenTiles][kTiles][4],
+                                              float* partial) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
       float* const to =
-          partial + ((warp * kTiles + i) * kTokenTiles * 8 + n * 8 + 2 * (lane % 4)) * kHiddenStride + lane / 4;
+          partial +
+          ((warp * kTiles + i) * kTokenTiles * 8 + n * 8 + 2 * (lane % 4)) * kHiddenStride +
+          lane / 4;
       to[0] = acc[n][i][0];
       to[kHiddenStride] = acc[n][i][1];
       to[8] = acc[n][i][2];
@@ -61,8 +66,8 @@ __device__ __forceinline__ void store_partial(const float (&acc)[kTokenTiles][kT
   }
 }
 
-/// The sum over the warps in ascending order, four ranks a thread, as parts; ranks past the last are zero whatever
-/// x holds.
+/// The sum over the warps in ascending order, four ranks a thread, as parts; ranks past the last
+/// are zero whatever x holds.
 template <class T, int kRows, int kWarps, int kTiles, bool kOneTile>
 __device__ __forceinline__ void sum_partial(const Block& block, int first_tile) {
   constexpr bool kScales = std::is_same_v<T, __half>;
@@ -96,8 +101,8 @@ __device__ __forceinline__ void sum_partial(const Block& block, int first_tile) 
     }
     const int at = (tile * kRows + token) * 4 + quarter;
     if constexpr (kScales && !kOneTile) {
-      block.hidden[at] = make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y), __float_as_uint(sum.z),
-                                    __float_as_uint(sum.w));
+      block.hidden[at] = make_uint4(__float_as_uint(sum.x), __float_as_uint(sum.y),
+                                    __float_as_uint(sum.z), __float_as_uint(sum.w));
     } else {
       HiddenParts<T> parts;
       split_hidden<T>(sum, parts.high_low, parts.rest);
@@ -119,9 +124,11 @@ __device__ inline void scale_hidden(const Block& block) {
     float largest = 0.0f;
     for (int tile = 0; tile < (block.slices[slice].rank + 15) / 16; ++tile) {
       for (int quarter = 0; quarter < 4; ++quarter) {
-        const uint4 v = block.hidden[((slice * block.rank_tiles + tile) * kRows + token) * 4 + quarter];
-        largest = fmaxf(largest, fmaxf(fmaxf(fabsf(__uint_as_float(v.x)), fabsf(__uint_as_float(v.y))),
-                                       fmaxf(fabsf(__uint_as_float(v.z)), fabsf(__uint_as_float(v.w)))));
+        const uint4 v =
+            block.hidden[((slice * block.rank_tiles + tile) * kRows + token) * 4 + quarter];
+        largest =
+            fmaxf(largest, fmaxf(fmaxf(fabsf(__uint_as_float(v.x)), fabsf(__uint_as_float(v.y))),
+                                 fmaxf(fabsf(__uint_as_float(v.z)), fabsf(__uint_as_float(v.w)))));
       }
     }
     const int scale = scale_for_f16(largest);
@@ -129,13 +136,14 @@ __device__ inline void scale_hidden(const Block& block) {
     block.strengths[i] *= power_of_two(-scale);
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < block.num_slices * block.rank_tiles * kRows * 4; i += kWarps * 32) {
+  for (int i = static_cast<int>(threadIdx.x); i < block.num_slices * block.rank_tiles * kRows * 4;
+       i += kWarps * 32) {
     const float up = block.partial[i / 4 / kRows / block.rank_tiles * kRows + i / 4 % kRows];
     const uint4 v = block.hidden[i];
     uint2 unused;
     uint4 packed;
-    split_hidden<__half>(make_float4(__uint_as_float(v.x) * up, __uint_as_float(v.y) * up, __uint_as_float(v.z) * up,
-                                     __uint_as_float(v.w) * up),
+    split_hidden<__half>(make_float4(__uint_as_float(v.x) * up, __uint_as_float(v.y) * up,
+                                     __uint_as_float(v.z) * up, __uint_as_float(v.w) * up),
                          packed, unused);
     block.hidden[i] = packed;
   }
@@ -148,8 +156,12 @@ struct Items {
   const Block& block;
   int slice, column;
 
-  __device__ __forceinline__ Items(const Block& of) : block(of), slice(0), column(first()) { find(); }
-  static __device__ __forceinline__ int first() { return static_cast<int>(threadIdx.x) / 32 * kColumns; }
+  __device__ __forceinline__ Items(const Block& of) : block(of), slice(0), column(first()) {
+    find();
+  }
+  static __device__ __forceinline__ int first() {
+    return static_cast<int>(threadIdx.x) / 32 * kColumns;
+  }
   __device__ __forceinline__ bool ended() const { return slice >= block.num_slices; }
   __device__ __forceinline__ void find() {
     while (!ended() && (block.slices[slice].rank == 0 || column >= block.slices[slice].out)) {
@@ -163,17 +175,19 @@ struct Items {
   }
 };
 
-/// Shapes of a block. kAhead: token tiles of 64 columns whose y (and B) are asked for before their turn.
+/// Shapes of a block. kAhead: token tiles of 64 columns whose y (and B) are asked for before their
+/// turn.
 template <class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead>
 struct Shape {
   static constexpr int kRows = kTokenTiles * 8;
-  static constexpr int kPartial = 4 * kWarps * kTiles * kRows * kHiddenStride;         // bytes
+  static constexpr int kPartial = 4 * kWarps * kTiles * kRows * kHiddenStride;  // bytes
   static constexpr int kYUnits = static_cast<int>(sizeof(TY)) * 32;  // of a tile, in 16 bytes
   static constexpr int kBSlots = kAhead;  // each tile may be another item's
   // Of a warp, in 16 bytes.
   static constexpr int kRingUnits = kStages * (kTiles * 2 + kTokenTiles) * 32;
   static constexpr int kFifoUnits = kBSlots * 128 + kAhead * kYUnits;
-  // Sums of many rows go where the rings were; those of few have their own place, and nobody waits to store them.
+  // Sums of many rows go where the rings were; those of few have their own place, and nobody waits
+  // to store them.
   static constexpr bool kShares = kTokenTiles > 1;
   static constexpr int kRingStep = kShares || kRingUnits > kFifoUnits ? kRingUnits : kFifoUnits;
   static constexpr int kFifoStep = kShares ? kFifoUnits : kRingStep;
@@ -182,7 +196,8 @@ struct Shape {
   static constexpr int kFifoAt = kShares ? kPartial : 0;
   static constexpr int kFifoEnd = kFifoAt + kWarps * kFifoStep * 16;
   static constexpr int kRingEnd = kWarps * kRingStep * 16;
-  static constexpr int kBytes = kShares ? (kRingEnd > kFifoEnd ? kRingEnd : kFifoEnd) : kPartialAt + kPartial;
+  static constexpr int kBytes =
+      kShares ? (kRingEnd > kFifoEnd ? kRingEnd : kFifoEnd) : kPartialAt + kPartial;
 
   /// Dynamic shared memory.
   static constexpr std::size_t bytes(int slices_per_block, int rank_tiles) {
@@ -192,10 +207,12 @@ struct Shape {
 };
 
 /// The expand of a block: a warp has 64 columns at a time, and of these a token tile.
-template <class T, class TY, int kTokenTiles, int kWarps, int kAhead, int kBSlots, bool kOneTile, bool kWide>
+template <class T, class TY, int kTokenTiles, int kWarps, int kAhead, int kBSlots, bool kOneTile,
+          bool kWide>
 struct Expand {
   static constexpr int kRows = kTokenTiles * 8;
-  static constexpr int kStep = kTokenTiles % 2 == 0 && kAhead >= 4 && kOneTile ? 2 : 1;  // tiles at a time
+  static constexpr int kStep =
+      kTokenTiles % 2 == 0 && kAhead >= 4 && kOneTile ? 2 : 1;  // tiles at a time
   static constexpr unsigned kBBytes = 2048, kHalfY = sizeof(TY) * 256, kYBytes = 2 * kHalfY;
   const Block& block;
   int token_tiles, g, t;
@@ -207,7 +224,8 @@ struct Expand {
   unsigned asked_b, asked_y;
   std::int64_t asked_offset;  // in a row of y
 
-  __device__ __forceinline__ Expand(const Block& of, const void* fifo_of_warp, const void* rows_of_y, bool over)
+  __device__ __forceinline__ Expand(const Block& of, const void* fifo_of_warp,
+                                    const void* rows_of_y, bool over)
       : block(of), overwrites(over), asked(of) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     g = lane / 4, t = lane % 4;
@@ -219,7 +237,8 @@ struct Expand {
     asked_b = asked_y = 0;
     see_item(asked, asked_left, asked_offset);
   }
-  __device__ __forceinline__ void see_item(const Items<kWarps>& item, int& left, std::int64_t& offset) const {
+  __device__ __forceinline__ void see_item(const Items<kWarps>& item, int& left,
+                                           std::int64_t& offset) const {
     if (item.ended()) return;
     const SliceOfBlock& slice = block.slices[item.slice];
     left = slice.out - item.column - g * 8;
@@ -232,13 +251,15 @@ struct Expand {
   __device__ __forceinline__ void ask() {
     if (!asked.ended()) {
       if (asked_tile == 0) {
-        if constexpr (kOneTile) ask_b<kWide, T>(b_slots + asked_b, block.slices[asked.slice], asked.column, 0);
+        if constexpr (kOneTile)
+          ask_b<kWide, T>(b_slots + asked_b, block.slices[asked.slice], asked.column, 0);
         asked_b = after(asked_b, kBBytes, kBSlots);
       }
       if (!overwrites) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const TY* const from = take_pointer<const TY>(y_rows + (asked_tile * 8 + i) * 8) + asked_offset;
+          const TY* const from =
+              take_pointer<const TY>(y_rows + (asked_tile * 8 + i) * 8) + asked_offset;
           Eight<TY>::template ask<kWide>(y_slots + asked_y + i * kHalfY, from,
                                          asked_tile * 8 + 2 * t + i < block.count ? asked_left : 0);
         }
@@ -282,7 +303,10 @@ struct Expand {
             wait_for_copies<0>();
             take_b(b, b_slots + b_at);
           }
-          const int at = ((kOneTile ? item.slice : item.slice * block.rank_tiles + rank_tile) * kTokenTiles + tile) * 32;
+          const int at =
+              ((kOneTile ? item.slice : item.slice * block.rank_tiles + rank_tile) * kTokenTiles +
+               tile) *
+              32;
           HiddenParts<T> h[kStep];
 #pragma unroll
           for (int u = 0; u < kStep; ++u) {
@@ -316,7 +340,8 @@ struct Expand {
             const float even[4] = {c[u][0][i], c[u][1][i], c[u][2][i], c[u][3][i]};
             const float odd[4] = {c[u][0][2 + i], c[u][1][2 + i], c[u][2][2 + i], c[u][3][2 + i]};
             y[u][i].add(overwrites, __uint_as_float(i == 0 ? f[u].x : f[u].y), even, odd);
-            y[u][i].template store<kWide>(to[u][i], (tile + u) * 8 + 2 * t + i < block.count ? left : 0);
+            y[u][i].template store<kWide>(to[u][i],
+                                          (tile + u) * 8 + 2 * t + i < block.count ? left : 0);
           }
         }
 #pragma unroll 1
@@ -330,12 +355,14 @@ struct Expand {
   }
 };
 
-/// Shrink and expand of the rows that were found. The weights are the thread's row's. Where loads are wide, the first
-/// of A are under way.
-template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile, bool kWide>
-__device__ __forceinline__ void compute(const Params& p, const Block& block, RowsOfBlock<kTokenTiles * 8>& s,
-                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic, int k, int length,
-                                        float row_weight, float token_weight) {
+/// Shrink and expand of the rows that were found. The weights are the thread's row's. Where loads
+/// are wide, the first of A are under way.
+template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead,
+          bool kOneTile, bool kWide>
+__device__ __forceinline__ void compute(const Params& p, const Block& block,
+                                        RowsOfBlock<kTokenTiles * 8>& s,
+                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic,
+                                        int k, int length, float row_weight, float token_weight) {
   using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
   constexpr int kRows = kTokenTiles * 8;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
@@ -370,8 +397,8 @@ __device__ __forceinline__ void compute(const Params& p, const Block& block, Row
   expand.run();
 }
 
-template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead, bool kOneTile,
-          int kBlocks>
+template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead,
+          bool kOneTile, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_constant__ Params p) {
   constexpr int kThreads = kWarps * 32, kRows = kTokenTiles * 8;
   using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
@@ -405,7 +432,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
     if (key.x < 0) return;
   }
   if (p.expert_ids == nullptr) {
-    const std::int64_t begin = p.expert_offsets[key.x] - p.first_row, end = p.expert_offsets[key.x + 1] - p.first_row;
+    const std::int64_t begin = p.expert_offsets[key.x] - p.first_row,
+                       end = p.expert_offsets[key.x + 1] - p.first_row;
     low = static_cast<int>(min(max(begin, std::int64_t{0}), static_cast<std::int64_t>(p.num_rows)));
     high = static_cast<int>(min(max(end, std::int64_t{0}), static_cast<std::int64_t>(p.num_rows)));
     if (low >= high) return;
@@ -415,14 +443,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   if (tid < block.num_slices) {
     const int slice = block.first_slice + tid;
     slices[tid] = read_slice(
-        p.entries[key.y * p.slot_stride + static_cast<std::int64_t>(key.x) * p.num_slices + slice], p, slice);
+        p.entries[key.y * p.slot_stride + static_cast<std::int64_t>(key.x) * p.num_slices + slice],
+        p, slice);
     wide = slices[tid].is_wide;
   }
   wide = __syncthreads_and(wide) != 0 && p.x_is_wide;
 
   // Steps of 32 k, the same number to each warp but the last.
   const int steps_of_warp = ((p.in + 31) / 32 + kWarps - 1) / kWarps;
-  const int k_begin = min(warp * steps_of_warp * 32, p.in), k_end = min(k_begin + steps_of_warp * 32, p.in);
+  const int k_begin = min(warp * steps_of_warp * 32, p.in),
+            k_end = min(k_begin + steps_of_warp * 32, p.in);
   const int length = k_end - k_begin;
   Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep);
   if (wide) {
@@ -462,7 +492,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
         }
         __syncthreads();
         if (warp == 0) {
-          // Of a pair's rows every kRows-th leads a block; only now is it known whether this one does.
+          // Of a pair's rows every kRows-th leads a block; only now is it known whether this one
+          // does.
           if (p.finder == kByRow) wanted = marked_before(s, own_row - low);
           const bool leads = p.finder != kByRow || wanted % kRows == 0;
           const int marked = take_rows(s, begin, n, before, wanted);
@@ -499,11 +530,11 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
     block.row_weights = s.row_weights;
     block.token_weights = s.token_weights;
     if (wide) {
-      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, true>(p, block, s, ring, dynamic, k_begin,
-                                                                                   length, row_weight, token_weight);
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, true>(
+          p, block, s, ring, dynamic, k_begin, length, row_weight, token_weight);
     } else {
-      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, false>(p, block, s, ring, dynamic, k_begin,
-                                                                                    length, row_weight, token_weight);
+      compute<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, false>(
+          p, block, s, ring, dynamic, k_begin, length, row_weight, token_weight);
     }
     if (p.finder != kByKey || block.count < kRows) break;
     wait_for_copies<0>();

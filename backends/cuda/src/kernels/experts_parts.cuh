@@ -1,6 +1,6 @@
-// What the fused experts' kernel loads and multiplies. Weights, x and y go from memory straight into the places
-// that the matrix instruction wants: the order of k is free where both operands agree, and rows of B are permuted
-// so that a lane ends with eight neighbours of y.
+// What the fused experts' kernel loads and multiplies. Weights, x and y go from memory straight
+// into the places that the matrix instruction wants: the order of k is free where both operands
+// agree, and rows of B are permuted so that a lane ends with eight neighbours of y.
 #pragma once
 
 #include "elements.cuh"
@@ -49,7 +49,9 @@ __device__ __forceinline__ P* take_pointer(unsigned from) {
   return reinterpret_cast<P*>(v);
 }
 __device__ __forceinline__ void put_16(unsigned to, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
 }
 __device__ __forceinline__ void put_8(unsigned to, uint2 v) {
   asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
@@ -58,19 +60,26 @@ __device__ __forceinline__ void put_8(unsigned to, uint2 v) {
 template <int kBytes>
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool wanted) {
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 16 : 0)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(wanted ? 8 : 0) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 8 : 0)
+                 : "memory");
   }
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kLeft>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// What a lane needs next is on its way in shared memory and needs no registers. Each lane reads back what it has
-// asked for itself, so that nobody waits for another. What stands anywhere, or ends early, comes by elements.
+// What a lane needs next is on its way in shared memory and needs no registers. Each lane reads
+// back what it has asked for itself, so that nobody waits for another. What stands anywhere, or
+// ends early, comes by elements.
 
 /// 8 elements of T, `count` of them there; zeros after.
 template <bool kWide, class T>
@@ -103,7 +112,8 @@ struct Eight {
   static __device__ __forceinline__ void ask(unsigned to, const TY* from, int count) {
     if constexpr (kWide) {
 #pragma unroll
-      for (int i = 0; i < kQuads; ++i) copy_async<16>(to + i * 512, reinterpret_cast<const uint4*>(from) + i, count > 0);
+      for (int i = 0; i < kQuads; ++i)
+        copy_async<16>(to + i * 512, reinterpret_cast<const uint4*>(from) + i, count > 0);
     } else if constexpr (sizeof(TY) == 2) {
       put_16(to, load_elements(from, count));
     } else {
@@ -122,7 +132,8 @@ struct Eight {
     }
   }
   /// v + f d, or f d; even[j] is column 2j of d, odd[j] column 2j + 1.
-  __device__ __forceinline__ void add(bool overwrites, float f, const float (&even)[4], const float (&odd)[4]) {
+  __device__ __forceinline__ void add(bool overwrites, float f, const float (&even)[4],
+                                      const float (&odd)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float2 old;
@@ -146,7 +157,8 @@ struct Eight {
       if (count > 0) {
 #pragma unroll
         for (int i = 0; i < kQuads; ++i) {
-          reinterpret_cast<uint4*>(p)[i] = make_uint4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+          reinterpret_cast<uint4*>(p)[i] =
+              make_uint4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
         }
       }
     } else {
@@ -188,15 +200,17 @@ __device__ inline SliceOfBlock read_slice(const AdapterEntry& entry, const Param
   s.scaling = entry.scaling;
   const int rank = min(max(entry.rank, 0), p.max_rank);
   s.rank = s.a != nullptr && s.b != nullptr ? rank : 0;
-  s.is_wide = s.rank == 0 ||
-              (y_is_wide && reinterpret_cast<std::uintptr_t>(s.a) % 16 == 0 && s.a_stride % 8 == 0 &&
-               reinterpret_cast<std::uintptr_t>(s.b) % 8 == 0 && s.b_stride % 4 == 0 && rank % 4 == 0);
+  s.is_wide =
+      s.rank == 0 ||
+      (y_is_wide && reinterpret_cast<std::uintptr_t>(s.a) % 16 == 0 && s.a_stride % 8 == 0 &&
+       reinterpret_cast<std::uintptr_t>(s.b) % 8 == 0 && s.b_stride % 4 == 0 && rank % 4 == 0);
   return s;
 }
 
 /// a: operands of two instructions a tile.
 template <class T, int kTiles>
-__device__ __forceinline__ void multiply_step(float (&acc)[kTiles][4], const uint4 (&a)[kTiles][2], const uint4& x) {
+__device__ __forceinline__ void multiply_step(float (&acc)[kTiles][4], const uint4 (&a)[kTiles][2],
+                                              const uint4& x) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     multiply<T>(acc[i], a[i][0].x, a[i][0].y, a[i][0].z, a[i][0].w, x.x, x.y);
@@ -214,21 +228,25 @@ struct Ring {
   const T* a[kTiles * 2];
 
   /// of_warp: the warp's part of shared memory.
-  __device__ __forceinline__ Ring(const void* of_warp) : lane_ring(shared_address(of_warp) + threadIdx.x % 32 * 16) {}
+  __device__ __forceinline__ Ring(const void* of_warp)
+      : lane_ring(shared_address(of_warp) + threadIdx.x % 32 * 16) {}
 
   template <bool kWide>
   __device__ __forceinline__ void ask_a(int stage) {
 #pragma unroll
     for (int i = 0; i < kTiles * 2; ++i) {
-      ask_eight<kWide>(lane_ring + stage * kStageBytes + i * 512, a[i] + at, a[i] != nullptr ? length - at : 0);
+      ask_eight<kWide>(lane_ring + stage * kStageBytes + i * 512, a[i] + at,
+                       a[i] != nullptr ? length - at : 0);
     }
     at += 32;
   }
   template <bool kWide>
-  __device__ __forceinline__ void ask_x(const T* (&x)[kTokenTiles], int& x_left, int token_tiles, int stage) {
+  __device__ __forceinline__ void ask_x(const T* (&x)[kTokenTiles], int& x_left, int token_tiles,
+                                        int stage) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
-      ask_eight<kWide>(lane_ring + stage * kStageBytes + (kTiles * 2 + n) * 512, x[n], n < token_tiles ? x_left : 0);
+      ask_eight<kWide>(lane_ring + stage * kStageBytes + (kTiles * 2 + n) * 512, x[n],
+                       n < token_tiles ? x_left : 0);
     }
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) x[n] += 32;
@@ -240,18 +258,20 @@ struct Ring {
     at = static_cast<int>(threadIdx.x) % 4 * 8;
     length = of_warp;
 #pragma unroll
-    for (int i = 0; i < kTiles * 2; ++i) a[i] = rows[i / 2][i % 2] != nullptr ? rows[i / 2][i % 2] + from : nullptr;
+    for (int i = 0; i < kTiles * 2; ++i)
+      a[i] = rows[i / 2][i % 2] != nullptr ? rows[i / 2][i % 2] + from : nullptr;
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) ask_a<kWide>(i);
   }
   /// After begin(). x_rows: shared address of a pointer a token; from: the warp's first k.
   template <bool kWide>
-  __device__ __forceinline__ void run(float (&acc)[kTokenTiles][kTiles][4], unsigned x_rows, int token_tiles,
-                                      int from) {
+  __device__ __forceinline__ void run(float (&acc)[kTokenTiles][kTiles][4], unsigned x_rows,
+                                      int token_tiles, int from) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const T* x[kTokenTiles];
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) x[n] = take_pointer<const T>(x_rows + (n * 8 + lane / 4) * 8) + from + lane % 4 * 8;
+    for (int n = 0; n < kTokenTiles; ++n)
+      x[n] = take_pointer<const T>(x_rows + (n * 8 + lane / 4) * 8) + from + lane % 4 * 8;
     int x_left = length - lane % 4 * 8;
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) {
@@ -288,9 +308,11 @@ struct Ring {
   }
 };
 
-/// 64 columns of B at one rank tile; zero past the columns and past the rank. To 8 places 256 bytes apart.
+/// 64 columns of B at one rank tile; zero past the columns and past the rank. To 8 places 256 bytes
+/// apart.
 template <bool kWide, class T>
-__device__ __forceinline__ void ask_b(unsigned to, const SliceOfBlock& slice, int column, int rank_tile) {
+__device__ __forceinline__ void ask_b(unsigned to, const SliceOfBlock& slice, int column,
+                                      int rank_tile) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int k = rank_tile * 16 + lane % 4 * 4;
   const int first = column + lane / 4 * 8;
@@ -326,7 +348,8 @@ struct HiddenParts {
 };
 template <class T>
 __device__ __forceinline__ void split_hidden(const float4& h, uint4& high_low, uint2& rest) {
-  // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their last bit.
+  // Three parts of bf16 are 24 bits: two would leave small results of large terms short of their
+  // last bit.
   constexpr int kParts = std::is_same_v<T, __half> ? 2 : 3;
   std::uint32_t first[kParts], second[kParts];
   split_pair<T>(h.x, h.y, first);
@@ -338,7 +361,8 @@ __device__ __forceinline__ void split_hidden(const float4& h, uint4& high_low, u
 __device__ __forceinline__ float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
 }
-/// The power of two that takes the largest of a row's h to [2^14, 2^15): there f16 has room for both parts.
+/// The power of two that takes the largest of a row's h to [2^14, 2^15): there f16 has room for
+/// both parts.
 __device__ __forceinline__ int scale_for_f16(float largest) {
   if (!(largest > 0.0f) || largest > 3.0e38f) return 0;
   const int exponent = static_cast<int>(__float_as_uint(largest) >> 23) - 127;

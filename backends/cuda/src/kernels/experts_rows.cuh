@@ -16,7 +16,8 @@ enum Finder : int {
 };
 
 inline constexpr int kWordsOfSegment = 128;
-inline constexpr int kSegment = kWordsOfSegment * 32;  ///< rows that are looked at in a round; most of kByRow
+inline constexpr int kSegment =
+    kWordsOfSegment * 32;  ///< rows that are looked at in a round; most of kByRow
 
 struct Params {
   const void* x;
@@ -52,18 +53,21 @@ struct Params {
 /// Without a branch, at whose end the load would be waited for.
 __device__ __forceinline__ int load_int_if(const std::int32_t* p, bool wanted, int otherwise) {
   int v;
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.b32 %0, %3;\n @p ld.global.b32 %0, [%1];\n}"
-               : "=&r"(v)
-               : "l"(p), "r"(static_cast<int>(wanted)), "r"(otherwise));
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.b32 %0, %3;\n @p ld.global.b32 %0, [%1];\n}"
+      : "=&r"(v)
+      : "l"(p), "r"(static_cast<int>(wanted)), "r"(otherwise));
   return v;
 }
 
 /// 1 where it is not wanted.
 __device__ __forceinline__ float load_float_if(const float* p, bool wanted) {
   float v;
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, [%1];\n}"
-               : "=&f"(v)
-               : "l"(p), "r"(static_cast<int>(wanted)));
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n mov.f32 %0, 0f3F800000;\n @p ld.global.f32 %0, "
+      "[%1];\n}"
+      : "=&f"(v)
+      : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
 }
 
@@ -90,7 +94,8 @@ struct Look {
   int id[kAhead];    // gather: expert; grouped: token
   int slot[kAhead];  // gather
 
-  /// Loads what is needed of rows base + ... < n of the segment that begins at row `begin` of the window.
+  /// Loads what is needed of rows base + ... < n of the segment that begins at row `begin` of the
+  /// window.
   __device__ __forceinline__ void ask(const Params& p, int begin, int n, int base) {
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
@@ -99,23 +104,27 @@ struct Look {
       const std::int64_t row = p.first_row + begin + i;
       if (p.expert_ids != nullptr) {
         id[u] = load_int_if(p.expert_ids + row, i < n, 0);
-        slot[u] = load_int_if(p.token_slots + token_of_choice(p, begin + i), i < n && p.token_slots != nullptr, 0);
+        slot[u] = load_int_if(p.token_slots + token_of_choice(p, begin + i),
+                              i < n && p.token_slots != nullptr, 0);
       } else {
-        id[u] = load_int_if(p.row_tokens + row, i < n && p.row_tokens != nullptr, static_cast<int>(row));
+        id[u] = load_int_if(p.row_tokens + row, i < n && p.row_tokens != nullptr,
+                            static_cast<int>(row));
       }
     }
   }
   template <int kRows>
-  __device__ __forceinline__ void mark(const Params& p, RowsOfBlock<kRows>& s, int n, int base, int expert,
-                                       int wanted_slot) {
+  __device__ __forceinline__ void mark(const Params& p, RowsOfBlock<kRows>& s, int n, int base,
+                                       int expert, int wanted_slot) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     int found[kAhead];
     if (p.expert_ids == nullptr) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
-        const bool known = i < n && (p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens));
-        found[u] = load_int_if(p.token_slots + id[u], known && p.token_slots != nullptr, known ? 0 : -1);
+        const bool known =
+            i < n && (p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens));
+        found[u] =
+            load_int_if(p.token_slots + id[u], known && p.token_slots != nullptr, known ? 0 : -1);
       }
     }
 #pragma unroll
@@ -135,8 +144,8 @@ struct Look {
   }
 };
 
-/// One warp: takes the marked rows with numbers [wanted, wanted + kRows) among all, `before` of which stood in
-/// earlier segments. Returns how many are marked in this one.
+/// One warp: takes the marked rows with numbers [wanted, wanted + kRows) among all, `before` of
+/// which stood in earlier segments. Returns how many are marked in this one.
 template <int kRows>
 __device__ inline int take_rows(RowsOfBlock<kRows>& s, int begin, int n, int before, int wanted) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -160,7 +169,8 @@ __device__ inline int take_rows(RowsOfBlock<kRows>& s, int begin, int n, int bef
   for (int j = 0; j < kEach; ++j) {
     std::uint32_t bits = words[j];
     while (bits != 0 && number < kRows) {
-      if (number >= 0) s.rows[number] = begin + (lane * kEach + j) * 32 + __ffs(static_cast<int>(bits)) - 1;
+      if (number >= 0)
+        s.rows[number] = begin + (lane * kEach + j) * 32 + __ffs(static_cast<int>(bits)) - 1;
       bits &= bits - 1;
       ++number;
     }
@@ -198,7 +208,8 @@ __device__ inline int2 key_of_row(const Params& p, RowsOfBlock<kRows>& s, int ow
     for (int e = static_cast<int>(threadIdx.x); e < p.num_experts; e += kThreads) {
       if (p.expert_offsets[e] <= row && row < p.expert_offsets[e + 1]) s.expert = e;
     }
-    const int token = load_int_if(p.row_tokens + row, p.row_tokens != nullptr, static_cast<int>(row));
+    const int token =
+        load_int_if(p.row_tokens + row, p.row_tokens != nullptr, static_cast<int>(row));
     const bool known = p.row_tokens == nullptr || (token >= 0 && token < p.num_tokens);
     slot = load_int_if(p.token_slots + token, known && p.token_slots != nullptr, known ? 0 : -1);
     __syncthreads();

@@ -9,7 +9,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 8;     // rows of a block of ds
+constexpr int kWarps = 8;      // rows of a block of ds
 constexpr int kColumns = 256;  // threads of the others, a column each
 
 // The rank that rows compute with: 0 where A or B is missing.
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) ds_rows(DsParams p) {
       for (std::int64_t n = lane; n < p.out[slice]; n += kWarp) {
         sum += widen(dy[n]) * widen(b[n * entry.b_row_stride + j]);
       }
-      for (int half = kWarp / 2; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+      for (int half = kWarp / 2; half > 0; half /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, half);
       if (lane == 0) ds[j] = f * sum;
     }
   }
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kColumns) dx_rows(DxParams p) {
 
 // What sums over the rows of a slot have in common.
 struct SumParams {
-  Hidden h;  // ds or h
+  Hidden h;             // ds or h
   const void* rows_of;  // x, ids or dy
   std::int64_t row_stride;
   const AdapterEntry* entries;
@@ -146,15 +147,16 @@ __device__ bool owns_da(const SumParams& p, int slot, int slice, const float* da
   return true;
 }
 
-// A thread has an element (j, k) of da of a slot: rows in ascending order, slices that share it one after the
-// other. grid: x columns, y (slot, slice).
+// A thread has an element (j, k) of da of a slot: rows in ascending order, slices that share it one
+// after the other. grid: x columns, y (slot, slice).
 template <class TX>
 __global__ void __launch_bounds__(kColumns) da_elements(SumParams p) {
   const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
   if (k >= p.in) return;
   for (std::int64_t item = blockIdx.y; item < static_cast<std::int64_t>(p.num_slots) * p.num_slices;
        item += gridDim.y) {
-    const int slot = static_cast<int>(item / p.num_slices), owner = static_cast<int>(item % p.num_slices);
+    const int slot = static_cast<int>(item / p.num_slices),
+              owner = static_cast<int>(item % p.num_slices);
     float* const da = pointer(p.grads.da, p, slot, owner);
     if (da == nullptr || !owns_da(p, slot, owner, da)) continue;
     const AdapterEntry* const entries = p.entries + slot * p.slot_stride;
@@ -171,7 +173,8 @@ __global__ void __launch_bounds__(kColumns) da_elements(SumParams p) {
     for (int j = 0; j < ranks; ++j) {
       float total = 0.0f;
       for (int s = owner; contributes && s < p.num_slices; ++s) {
-        if (pointer(p.grads.da, p, slot, s) != da || j >= paired_rank(entries[s], p.max_rank)) continue;
+        if (pointer(p.grads.da, p, slot, s) != da || j >= paired_rank(entries[s], p.max_rank))
+          continue;
         float sum = 0.0f;
         for (std::int64_t i = range.begin; i < range.end; ++i) {
           const std::int64_t row = p.slot_rows.order[i];
@@ -185,18 +188,20 @@ __global__ void __launch_bounds__(kColumns) da_elements(SumParams p) {
   }
 }
 
-// Columns of da by id. A block has a slot, a thread a rank: it alone writes its row of da, in row order.
-// Columns without rows were cleared before.
+// Columns of da by id. A block has a slot, a thread a rank: it alone writes its row of da, in row
+// order. Columns without rows were cleared before.
 __global__ void clear_da(SumParams p) {
   for (std::int64_t item = blockIdx.y; item < static_cast<std::int64_t>(p.num_slots) * p.num_slices;
        item += gridDim.y) {
-    const int slot = static_cast<int>(item / p.num_slices), slice = static_cast<int>(item % p.num_slices);
+    const int slot = static_cast<int>(item / p.num_slices),
+              slice = static_cast<int>(item % p.num_slices);
     float* const da = pointer(p.grads.da, p, slot, slice);
     if (da == nullptr) continue;
     const std::int64_t count =
         bounded_rank(p.entries[slot * p.slot_stride + slice], p.max_rank) * p.in;
     const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+         i < count; i += step) {
       da[i] = 0.0f;
     }
   }
@@ -208,8 +213,8 @@ __device__ std::int64_t id_of(const SumParams& p, std::int64_t row) {
                   : static_cast<const std::int32_t*>(p.rows_of)[at];
 }
 
-// A block has (slot, place i): if no earlier row of the slot has the id, it sums all that have, in order, and
-// adds once. Threads are ranks.
+// A block has (slot, place i): if no earlier row of the slot has the id, it sums all that have, in
+// order, and adds once. Threads are ranks.
 __device__ void da_columns_body(const SumParams& p, std::int64_t num_rows) {
   for (std::int64_t place = blockIdx.x; place < num_rows; place += gridDim.x) {
     // Which slot the place belongs to.
@@ -232,7 +237,8 @@ __device__ void da_columns_body(const SumParams& p, std::int64_t num_rows) {
     const std::int64_t limit = entry.in_limit < p.in ? entry.in_limit : p.in;
     if (da == nullptr || rank == 0 || id < 0 || id >= limit) continue;
     bool first = true;
-    for (std::int64_t i = range.begin; i < place && first; ++i) first = id_of(p, p.slot_rows.order[i]) != id;
+    for (std::int64_t i = range.begin; i < place && first; ++i)
+      first = id_of(p, p.slot_rows.order[i]) != id;
     if (!first) continue;
     for (int j = static_cast<int>(threadIdx.x); j < rank; j += blockDim.x) {
       float sum = 0.0f;
@@ -250,7 +256,8 @@ template <class TY>
 __global__ void __launch_bounds__(kColumns) db_elements(SumParams p) {
   for (std::int64_t item = blockIdx.y; item < static_cast<std::int64_t>(p.num_slots) * p.num_slices;
        item += gridDim.y) {
-    const int slot = static_cast<int>(item / p.num_slices), slice = static_cast<int>(item % p.num_slices);
+    const int slot = static_cast<int>(item / p.num_slices),
+              slice = static_cast<int>(item % p.num_slices);
     const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kColumns + threadIdx.x;
     if (n >= p.out[slice]) continue;
     float* const db = pointer(p.grads.db, p, slot, slice);
@@ -317,22 +324,32 @@ Status general_ds(const ConstTensorView& dy, const AdapterTableView& table, cons
   params.max_rank = shape.max_rank;
   return with_element(dy.dtype, [&]<class TY>(const TY*) {
     return with_element(shape.b_dtype, [&]<class TB>(const TB*) {
-      return launch(&ds_rows<TY, TB>, grid_of(divide_up(num_rows, kWarps), shape.num_slices), kWarps * kWarp,
-                    stream, params);
+      return launch(&ds_rows<TY, TB>, grid_of(divide_up(num_rows, kWarps), shape.num_slices),
+                    kWarps * kWarp, stream, params);
     });
   });
 }
 
-Status general_dx(const Hidden& ds, const AdapterTableView& table, const Rows& rows, std::int64_t num_rows,
-                  const TensorView& dx, YMode mode, const DropoutMask& dropout, cudaStream_t stream) {
+Status general_dx(const Hidden& ds, const AdapterTableView& table, const Rows& rows,
+                  std::int64_t num_rows, const TensorView& dx, YMode mode,
+                  const DropoutMask& dropout, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (num_rows == 0 || shape.in == 0) return {};
-  const DxParams params{ds,       table.entries,    rows,           num_rows,
-                        dx.data,  dx.strides[0],    shape.in,       shape.num_slices,
-                        shape.max_rank, mode == YMode::overwrite, dropout};
+  const DxParams params{ds,
+                        table.entries,
+                        rows,
+                        num_rows,
+                        dx.data,
+                        dx.strides[0],
+                        shape.in,
+                        shape.num_slices,
+                        shape.max_rank,
+                        mode == YMode::overwrite,
+                        dropout};
   return with_element(dx.dtype, [&]<class TX>(const TX*) {
     return with_element(shape.a_dtype, [&]<class TA>(const TA*) {
-      return launch(&dx_rows<TX, TA>, grid_of(divide_up(shape.in, kColumns), num_rows), kColumns, stream, params);
+      return launch(&dx_rows<TX, TA>, grid_of(divide_up(shape.in, kColumns), num_rows), kColumns,
+                    stream, params);
     });
   });
 }
@@ -344,7 +361,8 @@ Status general_da(const Hidden& ds, const ConstTensorView& x, const AdapterTable
   if (shape.in == 0 || shape.num_slots == 0) return {};
   SumParams params = sum_params(ds, x, table, slot_rows, grads);
   params.dropout = dropout;
-  const dim3 grid = grid_of(divide_up(shape.in, kColumns), std::int64_t{shape.num_slots} * shape.num_slices);
+  const dim3 grid =
+      grid_of(divide_up(shape.in, kColumns), std::int64_t{shape.num_slots} * shape.num_slices);
   return with_element(x.dtype, [&]<class TX>(const TX*) {
     return launch(&da_elements<TX>, grid, kColumns, stream, params);
   });
@@ -358,29 +376,33 @@ struct ColumnParams {
 __global__ void da_columns_kernel(ColumnParams p) { da_columns_body(p.sum, p.num_rows); }
 }  // namespace
 
-Status general_da_columns(const Hidden& ds, const ConstTensorView& ids, const AdapterTableView& table,
-                          const SlotRows& slot_rows, const Gradients& grads, cudaStream_t stream) {
+Status general_da_columns(const Hidden& ds, const ConstTensorView& ids,
+                          const AdapterTableView& table, const SlotRows& slot_rows,
+                          const Gradients& grads, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (shape.num_slots == 0) return {};
   const SumParams params = sum_params(ds, ids, table, slot_rows, grads);
   if (grads.mode == YMode::overwrite) {
     const dim3 grid = grid_of(64, std::int64_t{shape.num_slots} * shape.num_slices);
-    if (Status status = launch(&clear_da, grid, kColumns, stream, params); !status.ok()) return status;
+    if (Status status = launch(&clear_da, grid, kColumns, stream, params); !status.ok())
+      return status;
   }
   const std::int64_t num_rows = ids.sizes[0];
   if (num_rows == 0) return {};
   return launch(&da_columns_kernel, grid_of(num_rows), 64, stream, ColumnParams{params, num_rows});
 }
 
-Status general_db(const Hidden& h, const ConstTensorView& dy, const AdapterTableView& table, const Rows& rows,
-                  const SlotRows& slot_rows, const Gradients& grads, cudaStream_t stream) {
+Status general_db(const Hidden& h, const ConstTensorView& dy, const AdapterTableView& table,
+                  const Rows& rows, const SlotRows& slot_rows, const Gradients& grads,
+                  cudaStream_t stream) {
   const TableShape& shape = table.shape;
   std::int64_t widest = 0;
   for (int s = 0; s < shape.num_slices; ++s) widest = std::max(widest, shape.out[s]);
   if (widest == 0 || shape.num_slots == 0) return {};
   SumParams params = sum_params(h, dy, table, slot_rows, grads);
   params.rows = rows;
-  const dim3 grid = grid_of(divide_up(widest, kColumns), std::int64_t{shape.num_slots} * shape.num_slices);
+  const dim3 grid =
+      grid_of(divide_up(widest, kColumns), std::int64_t{shape.num_slots} * shape.num_slices);
   return with_element(dy.dtype, [&]<class TY>(const TY*) {
     return launch(&db_elements<TY>, grid, kColumns, stream, params);
   });

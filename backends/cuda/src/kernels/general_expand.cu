@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
     }
     if (rank == 0) {
       // By segments other rows may have this number; the host has zeroed y for those.
-      if (p.overwrites && (found.entry >= 0 || p.rows.kind != Rows::by_segments)) *y = narrow<TY>(0.0f);
+      if (p.overwrites && (found.entry >= 0 || p.rows.kind != Rows::by_segments))
+        *y = narrow<TY>(0.0f);
       continue;
     }
     const float* const h = p.h.data + (row - p.h.first_row) * p.h.stride + slice * p.max_rank;
@@ -69,8 +70,9 @@ __global__ void __launch_bounds__(kColumns) expand_rows(ExpandParams p) {
 
 }  // namespace
 
-Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows& rows, RowRange range,
-                      const TensorView& y, const ExpandOptions& options, cudaStream_t stream) {
+Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows& rows,
+                      RowRange range, const TensorView& y, const ExpandOptions& options,
+                      cudaStream_t stream) {
   const TableShape& shape = table.shape;
   ExpandParams params{};
   params.h = h;
@@ -93,7 +95,8 @@ Status general_expand(const Hidden& h, const AdapterTableView& table, const Rows
   params.unscaled = options.unscaled;
   return with_element(y.dtype, [&]<class TY>(const TY*) {
     return with_element(shape.b_dtype, [&]<class TB>(const TB*) {
-      return launch(&expand_rows<TY, TB>, grid_of(blocks, range.num_rows), kColumns, stream, params);
+      return launch(&expand_rows<TY, TB>, grid_of(blocks, range.num_rows), kColumns, stream,
+                    params);
     });
   });
 }

@@ -25,7 +25,8 @@ struct ShrinkParams {
   int num_slices;
 };
 
-// A warp has a row and eight ranks of a slice: lanes take every 32nd k, then add up in a fixed tree.
+// A warp has a row and eight ranks of a slice: lanes take every 32nd k, then add up in a fixed
+// tree.
 template <class TX, class TA>
 __global__ void __launch_bounds__(kWarps* kWarp) shrink_rows(ShrinkParams p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) shrink_rows(ShrinkParams p) {
     const Route found = locate(p.rows, p.range.first_row + i, &row);
     if (found.entry < 0) continue;
     const TX* const x = static_cast<const TX*>(p.x) + found.x_row * p.x_stride;
-    for (int item = static_cast<int>(blockIdx.y); item < rank_blocks * p.num_slices; item += gridDim.y) {
+    for (int item = static_cast<int>(blockIdx.y); item < rank_blocks * p.num_slices;
+         item += gridDim.y) {
       const int slice = item / rank_blocks;
       const int first = item % rank_blocks * kRanks;
       const AdapterEntry& entry = p.entries[found.entry + slice];
@@ -46,7 +48,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) shrink_rows(ShrinkParams p) {
       const TA* a[kRanks];
 #pragma unroll
       for (int j = 0; j < kRanks; ++j) {
-        // Past the rank the last row again: nothing that is not A is read, and the sum is not stored.
+        // Past the rank the last row again: nothing that is not A is read, and the sum is not
+        // stored.
         const int of_a = first + j < rank ? first + j : rank - 1;
         a[j] = static_cast<const TA*>(entry.a) + of_a * entry.a_row_stride;
       }
@@ -106,7 +109,8 @@ __global__ void gather_rows(GatherParams p) {
 }  // namespace
 
 Status general_shrink(const ConstTensorView& x, const AdapterTableView& table, const Rows& rows,
-                      RowRange range, const Hidden& h, const DropoutMask& dropout, cudaStream_t stream) {
+                      RowRange range, const Hidden& h, const DropoutMask& dropout,
+                      cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (range.num_rows == 0 || shape.max_rank == 0) return {};
   const ShrinkParams params{x.data, x.strides[0], table.entries, rows,           range,
@@ -124,8 +128,9 @@ Status general_gather(const ConstTensorView& ids, const AdapterTableView& table,
                       RowRange range, const Hidden& h, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (range.num_rows == 0 || shape.max_rank == 0) return {};
-  const GatherParams params{ids.data, ids.strides[0], ids.dtype == DType::i64, table.entries,  rows,
-                            range,    h,              shape.in,                shape.max_rank, shape.num_slices};
+  const GatherParams params{
+      ids.data, ids.strides[0], ids.dtype == DType::i64, table.entries,   rows, range,
+      h,        shape.in,       shape.max_rank,          shape.num_slices};
   return with_element(shape.a_dtype, [&]<class TA>(const TA*) {
     return launch(&gather_rows<TA>, grid_of(range.num_rows), 128, stream, params);
   });

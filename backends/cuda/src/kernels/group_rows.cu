@@ -1,9 +1,10 @@
-// Rows by slot in one launch: what group_tokens makes, and what rows are grouped with inside an operation.
+// Rows by slot in one launch: what group_tokens makes, and what rows are grouped with inside an
+// operation.
 #include <cooperative_groups.h>
 
-#include "prefill_launch.hpp"
 #include "general.hpp"
 #include "modules.hpp"
+#include "prefill_launch.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -32,19 +33,21 @@ struct GroupParams {
   std::int32_t* num_segments;
 };
 
-// A stable counting sort. Each warp has a run of rows, each block those of its warps, the cluster all: a row's place
-// is that of its slot, plus the slot's rows in the blocks before, in the warps before, in the warp before it.
+// A stable counting sort. Each warp has a run of rows, each block those of its warps, the cluster
+// all: a row's place is that of its slot, plus the slot's rows in the blocks before, in the warps
+// before, in the warp before it.
 template <bool kCluster>
 __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ GroupParams p) {
   // All of it dynamic: a block may ask for as much as there is.
   extern __shared__ __align__(16) unsigned char raw[];
   auto* const warp_sums = reinterpret_cast<unsigned long long*>(raw);
   auto* const memory = reinterpret_cast<std::int32_t*>(warp_sums + kWarps);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int pitch = p.num_slots | 1;  // lanes that look at one slot meet in no bank
-  std::int32_t* const counts = memory;                    // [warps][pitch]
-  std::int32_t* const totals = memory + kWarps * pitch;   // of the block
-  std::int32_t* const starts = totals + p.num_slots;      // of the block's rows of a slot
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int pitch = p.num_slots | 1;    // lanes that look at one slot meet in no bank
+  std::int32_t* const counts = memory;  // [warps][pitch]
+  std::int32_t* const totals = memory + kWarps * pitch;  // of the block
+  std::int32_t* const starts = totals + p.num_slots;     // of the block's rows of a slot
   const unsigned rank = kCluster ? cg::this_cluster().block_rank() : 0;
   const unsigned blocks = kCluster ? cg::this_cluster().num_blocks() : 1;
   for (int i = static_cast<int>(threadIdx.x); i < kWarps * pitch; i += kThreads) counts[i] = 0;
@@ -56,7 +59,8 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
     const std::int32_t slot = row < end && row < p.num_tokens ? p.token_slots[row] : -1;
     return slot >= 0 && slot < p.num_slots ? slot : -1;
   };
-  for (std::int64_t row = begin + lane; row - lane < end && row - lane < p.num_tokens; row += kWarp) {
+  for (std::int64_t row = begin + lane; row - lane < end && row - lane < p.num_tokens;
+       row += kWarp) {
     const std::int32_t slot = slot_of(row);
     const unsigned same = __match_any_sync(kAll, slot);
     if (slot >= 0 && (same & ((1u << lane) - 1)) == 0) own[slot] += __popc(same);
@@ -80,8 +84,8 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
   } else {
     __syncthreads();
   }
-  // A thread for each slot: rows in the blocks before and in all; then a scan over the slots, with the number of
-  // slots that have rows in the upper half.
+  // A thread for each slot: rows in the blocks before and in all; then a scan over the slots, with
+  // the number of slots that have rows in the upper half.
   static_assert(kMostSlots <= kThreads);
   const int slot = static_cast<int>(threadIdx.x);
   std::int32_t before = 0, all = 0;
@@ -96,7 +100,8 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
       all = totals[slot];
     }
   }
-  const unsigned long long item = (static_cast<unsigned long long>(all > 0 ? 1 : 0) << 32) | static_cast<unsigned>(all);
+  const unsigned long long item =
+      (static_cast<unsigned long long>(all > 0 ? 1 : 0) << 32) | static_cast<unsigned>(all);
   unsigned long long sum = item;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -134,7 +139,8 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
     if (slot == 0) *p.num_segments = found;
   }
   __syncthreads();
-  for (std::int64_t row = begin + lane; row - lane < end && row - lane < p.num_tokens; row += kWarp) {
+  for (std::int64_t row = begin + lane; row - lane < end && row - lane < p.num_tokens;
+       row += kWarp) {
     const std::int32_t of = slot_of(row);
     const unsigned same = __match_any_sync(kAll, of);
     const int ahead = __popc(same & ((1u << lane) - 1));
@@ -153,14 +159,17 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
 }  // namespace
 
 bool groups_in_one_launch(std::int64_t num_tokens, std::int32_t num_slots) noexcept {
-  return num_slots > 0 && num_slots <= kMostSlots && num_tokens > 0 && num_tokens < (std::int64_t{1} << 31) - kThreads;
+  return num_slots > 0 && num_slots <= kMostSlots && num_tokens > 0 &&
+         num_tokens < (std::int64_t{1} << 31) - kThreads;
 }
 
-Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tokens, std::int32_t num_slots,
-                           const Segments& out, bool has_clusters, cudaStream_t stream) {
-  const bool cluster = has_clusters && num_tokens > 2048;
+Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tokens,
+                           std::int32_t num_slots, const Segments& out, bool has_clusters,
+                           cudaStream_t stream) {
+  const bool cluster = has_clusters && num_tokens > 512;
   const int blocks = cluster ? kMostBlocks : 1;
-  const std::int64_t rows = divide_up(divide_up(num_tokens, std::int64_t{blocks} * kWarps), kWarp) * kWarp;
+  const std::int64_t rows =
+      divide_up(divide_up(num_tokens, std::int64_t{blocks} * kWarps), kWarp) * kWarp;
   const GroupParams params{token_slots,
                            static_cast<std::int32_t>(num_tokens),
                            num_slots,
@@ -173,8 +182,9 @@ Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tok
   LaunchShape shape;
   shape.blocks = blocks;
   shape.threads = kThreads;
-  shape.shared_bytes = static_cast<int>(sizeof(unsigned long long)) * kWarps +
-                       static_cast<int>(sizeof(std::int32_t)) * (kWarps * (num_slots | 1) + 2 * num_slots);
+  shape.shared_bytes =
+      static_cast<int>(sizeof(unsigned long long)) * kWarps +
+      static_cast<int>(sizeof(std::int32_t)) * (kWarps * (num_slots | 1) + 2 * num_slots);
   shape.cluster = blocks;
   static std::atomic<std::uint64_t> prepared_cluster{0}, prepared_block{0};
   if (cluster) return launch_shaped(&group_rows<true>, shape, &prepared_cluster, stream, params);

@@ -24,8 +24,9 @@ struct SortParams {
   std::int32_t* ends;
 };
 
-// Calls f(row, slot, rank among the lanes of the slot, lanes of the slot, is the first of them) for the rows of
-// a tile, 32 at a time and in order. One warp a tile: a counter has one writer at a time.
+// Calls f(row, slot, rank among the lanes of the slot, lanes of the slot, is the first of them) for
+// the rows of a tile, 32 at a time and in order. One warp a tile: a counter has one writer at a
+// time.
 template <class F>
 __device__ void for_rows_of_tile(const SortParams& p, std::int64_t tile, F f) {
   const int lane = static_cast<int>(threadIdx.x);
@@ -53,7 +54,8 @@ constexpr int kScanThreads = 1024;
 __global__ void __launch_bounds__(kScanThreads) scan_counts(SortParams p) {
   __shared__ std::int32_t warp_sums[kScanThreads / kWarp];
   __shared__ std::int32_t carry;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t count = p.rows.num_slots * p.num_tiles;
   if (threadIdx.x == 0) carry = 0;
   __syncthreads();
@@ -145,10 +147,11 @@ __global__ void write_row_slots(ScatterParams p) {
   const std::int64_t given = *p.num_segments;
   const std::int64_t num_segments = given < 0 ? 0 : given > p.max_segments ? p.max_segments : given;
   if (num_segments == 0) return;
-  const std::int64_t end = p.offsets[num_segments] < p.num_tokens ? p.offsets[num_segments] : p.num_tokens;
+  const std::int64_t end =
+      p.offsets[num_segments] < p.num_tokens ? p.offsets[num_segments] : p.num_tokens;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; place < end;
-       place += step) {
+  for (std::int64_t place = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+       place < end; place += step) {
     if (place < p.offsets[0]) continue;
     // The last segment that does not begin past the place; empty ones before it begin there, too.
     std::int64_t low = 0, high = num_segments;
@@ -176,30 +179,34 @@ Status scatter_slots(const LoraAddressing& addressing, std::int32_t num_slots, s
     return status;
   }
   return launch(&write_row_slots, grid_of(divide_up(addressing.num_tokens, 256)), 256, stream,
-                ScatterParams{addressing.token_order, addressing.segment_offsets, addressing.segment_slots,
-                              addressing.num_segments, addressing.max_segments, addressing.num_tokens,
-                              num_slots, slots});
+                ScatterParams{addressing.token_order, addressing.segment_offsets,
+                              addressing.segment_slots, addressing.num_segments,
+                              addressing.max_segments, addressing.num_tokens, num_slots, slots});
 }
 
-Status sort_by_slot(const Rows& rows, std::int64_t num_rows, std::int32_t* counts, std::int32_t* order,
-                    std::int32_t* ends, cudaStream_t stream) {
+Status sort_by_slot(const Rows& rows, std::int64_t num_rows, std::int32_t* counts,
+                    std::int32_t* order, std::int32_t* ends, cudaStream_t stream) {
   const std::int64_t tiles = divide_up(num_rows, kSortTile);
   if (tiles == 0 || rows.num_slots == 0) {
     const auto bytes = static_cast<std::size_t>(rows.num_slots) * sizeof(std::int32_t);
-    return bytes == 0 ? Status() : to_status(cudaMemsetAsync(ends, 0, bytes, stream), "cudaMemsetAsync");
+    return bytes == 0 ? Status()
+                      : to_status(cudaMemsetAsync(ends, 0, bytes, stream), "cudaMemsetAsync");
   }
   const SortParams params{rows, num_rows, tiles, counts, order, ends};
   const auto bytes = static_cast<std::size_t>(tiles * rows.num_slots) * sizeof(std::int32_t);
-  if (Status status = to_status(cudaMemsetAsync(counts, 0, bytes, stream), "cudaMemsetAsync"); !status.ok()) {
+  if (Status status = to_status(cudaMemsetAsync(counts, 0, bytes, stream), "cudaMemsetAsync");
+      !status.ok()) {
     return status;
   }
-  if (Status status = launch(&count_rows, grid_of(tiles), kWarp, stream, params); !status.ok()) return status;
-  if (Status status = launch(&scan_counts, grid_of(1), kScanThreads, stream, params); !status.ok()) return status;
+  if (Status status = launch(&count_rows, grid_of(tiles), kWarp, stream, params); !status.ok())
+    return status;
+  if (Status status = launch(&scan_counts, grid_of(1), kScanThreads, stream, params); !status.ok())
+    return status;
   return launch(&place_rows, grid_of(tiles), kWarp, stream, params);
 }
 
-Status make_segments(const std::int32_t* ends, std::int32_t num_slots, const LoraAddressing& grouped,
-                     cudaStream_t stream) {
+Status make_segments(const std::int32_t* ends, std::int32_t num_slots,
+                     const LoraAddressing& grouped, cudaStream_t stream) {
   const auto writable = [](const std::int32_t* p) { return const_cast<std::int32_t*>(p); };
   return launch(&write_segments, grid_of(1), kWarp, stream,
                 SegmentParams{ends, num_slots, writable(grouped.segment_offsets),

@@ -1,6 +1,7 @@
 #include "elements.cuh"
 #include "general.hpp"
 #include "launch.hpp"
+#include "modules.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -32,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) add_rows(AddParams p) {
     TY* y = static_cast<TY*>(p.y) + row * p.y_stride;
     const float* delta = p.delta + i * p.columns;
     for (int slice = 0; slice < p.num_slices; ++slice) {
-      const AdapterEntry* const entry = found.entry >= 0 ? p.entries + found.entry + slice : nullptr;
+      const AdapterEntry* const entry =
+          found.entry >= 0 ? p.entries + found.entry + slice : nullptr;
       const bool has_delta = entry != nullptr && entry->a != nullptr && entry->b != nullptr &&
                              bounded_rank(*entry, p.max_rank) > 0;
       if (has_delta) {
@@ -51,8 +53,8 @@ __global__ void __launch_bounds__(kThreads) add_rows(AddParams p) {
 
 }  // namespace
 
-Status add_delta(const float* delta, const AdapterTableView& table, const Rows& rows, RowRange range,
-                 const TensorView& y, YMode mode, cudaStream_t stream) {
+Status add_delta(const float* delta, const AdapterTableView& table, const Rows& rows,
+                 RowRange range, const TensorView& y, YMode mode, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   AddParams params{};
   params.delta = delta;
@@ -71,6 +73,8 @@ Status add_delta(const float* delta, const AdapterTableView& table, const Rows& 
     return launch(&add_rows<TY>, grid_of(range.num_rows), kThreads, stream, params);
   });
 }
+
+RANKFOLD_CUDA_MODULE(unfused)
 
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
