@@ -16,7 +16,7 @@ constexpr std::int64_t kLeastK = 512;
 // Rows of one adapter for which weights are not worth grouping.
 constexpr std::int64_t kGemvRows = 8;
 // From here on a block of 64 rows of one slot is mostly full, and there are enough of them.
-constexpr std::int64_t kPrefillRows = 256;
+constexpr std::int64_t kPrefillRows = 512;
 constexpr std::int64_t kPrefillMean = 64;
 
 bool shrinks(Op op) noexcept {
