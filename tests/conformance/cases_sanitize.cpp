@@ -179,9 +179,49 @@ void add_backward(CaseList& list) {
   }
 }
 
+// Kernels that the cases above miss: the lowest ranks, a long K, y in float32 where rows or ranks
+// are many, and experts with few and with many rows a pair.
+void add_rest(CaseList& list) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const std::string of = to_string(dtype);
+    for (const int slices : {1, 3}) {
+      for (const auto& [form, name] :
+           {std::pair{AddressingForm::tokens, "tokens"}, {AddressingForm::uniform, "uniform"}}) {
+        CallSpec spec = make_spec(Op::apply_linear, kRegimes[1], 8);
+        set_dtypes(spec, dtype, dtype);
+        spec.form = form;
+        spec.out = slices_of(slices, false);
+        add(list, spec, std::string("low_rank/") + name + "/" + number(slices) + "_slices_" + of);
+      }
+    }
+    CallSpec shrink = make_spec(Op::shrink, kRegimes[1], 16);
+    set_dtypes(shrink, dtype, dtype);
+    shrink.in = 1100;
+    add(list, shrink, "long_k/" + of);
+    CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], 64);
+    set_dtypes(linear, dtype, dtype);
+    linear.y = DType::f32;
+    linear.tokens = 600;
+    add(list, linear, "many_rows/" + of + "_y_f32_r64");
+    for (const std::int64_t tokens : {1, 300}) {
+      for (const DType y : {dtype, DType::f32}) {
+        CallSpec experts = make_spec(Op::apply_experts, kRegimes[tokens == 1 ? 0 : 3], 16);
+        set_dtypes(experts, dtype, dtype);
+        experts.y = y;
+        experts.tokens = tokens;
+        experts.out = slices_of(1, false);
+        experts.num_experts = tokens == 1 ? 9 : 2;
+        experts.options.y_mode = y == DType::f32 ? YMode::overwrite : YMode::accumulate;
+        add(list, experts, "pairs/" + number(tokens) + "_tokens_" + of + "_y_" + to_string(y));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void add_sanitize_cases(CaseList& list) {
+  add_rest(list);
   for (const Op op : kOps) {
     add_dtypes(list, op);
     add_regimes(list, op);
@@ -200,6 +240,9 @@ void add_sanitize_cases(CaseList& list) {
     grouping.num_slots = 17;
     add(list, grouping, "T" + number(tokens));
   }
+  grouping.tokens = 3000;
+  grouping.num_slots = 1100;  // too many for the counters of one launch
+  add(list, grouping, "T3000_slots_1100");
 }
 
 }  // namespace rankfold::conformance
