@@ -190,10 +190,7 @@ Status LinearCall::begin() {
   grouping_.offsets = addressing_.segment_offsets;
   grouping_.slots = addressing_.segment_slots;
   grouping_.num_segments = addressing_.num_segments;
-  grouping_.max_segments =
-      static_cast<int>(std::min(addressing_.max_segments, addressing_.num_tokens + kMaxSlices));
-  if (addressing_.mode == AddressingMode::grouped)
-    grouping_.max_segments = static_cast<int>(addressing_.max_segments);
+  grouping_.max_segments = static_cast<int>(addressing_.max_segments);
   if (!plan_.groups_rows || addressing_.num_tokens == 0) return {};
   Segments out;
   out.max_segments = std::min<std::int64_t>(addressing_.num_tokens, table_.shape.num_slots);

@@ -38,14 +38,6 @@ __device__ __forceinline__ uint4 load_once(const void* p) {
                : "memory");
   return v;
 }
-__device__ __forceinline__ uint2 load_once_8(const void* p) {
-  uint2 v;
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(p)
-               : "memory");
-  return v;
-}
 /// 16 bytes that other warps of the block read, too.
 __device__ __forceinline__ uint4 load_shared_use(const void* p) {
   uint4 v;
@@ -56,20 +48,8 @@ __device__ __forceinline__ uint4 load_shared_use(const void* p) {
   return v;
 }
 
-/// The same, zeros where not wanted. Predicated rather than branched round, so that many are in
+/// Where not wanted v stays what it is. Predicated rather than branched round, so that many are in
 /// flight at once.
-__device__ __forceinline__ uint4 load_once_if(bool wanted, const void* p) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0; "
-      "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(p), "r"(static_cast<int>(wanted))
-      : "memory");
-  return v;
-}
-/// Where not wanted v stays what it is.
 template <bool kOnce>
 __device__ __forceinline__ void load_into_if(uint4& v, bool wanted, const void* p) {
   if constexpr (kOnce) {
@@ -92,27 +72,6 @@ __device__ __forceinline__ void load_into_8_if(uint2& v, bool wanted, const void
       : "+r"(v.x), "+r"(v.y)
       : "l"(p), "r"(static_cast<int>(wanted))
       : "memory");
-}
-__device__ __forceinline__ uint2 load_once_8_if(bool wanted, const void* p) {
-  uint2 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; "
-      "@p ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2]; }"
-      : "=&r"(v.x), "=&r"(v.y)
-      : "l"(p), "r"(static_cast<int>(wanted))
-      : "memory");
-  return v;
-}
-__device__ __forceinline__ uint4 load_shared_use_if(bool wanted, const void* p) {
-  uint4 v;
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 "
-      "%3, 0; "
-      "@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(p), "r"(static_cast<int>(wanted))
-      : "memory");
-  return v;
 }
 
 /// Four floats that the kernel before wrote: from the second level of cache, as the first may hold

@@ -47,10 +47,6 @@ struct PrefillPlan {
 };
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
                          std::int64_t active_rows, std::int64_t max_segments) noexcept;
-/// partials() * rows of plan_prefill is at most this for any split of `rows` into segments;
-/// monotone in rows. What h in the workspace takes is this times num_slices * max_rank floats.
-std::int64_t prefill_partial_rows(const PrefillDevice& device, const TableShape& shape,
-                                  std::int64_t rows) noexcept;
 
 /// h as float32 [partials][row][num_slices * max_rank].
 struct PartialHidden {

@@ -520,12 +520,6 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
   return plan;
 }
 
-std::int64_t prefill_partial_rows(const PrefillDevice& device, const TableShape& shape,
-                                  std::int64_t rows) noexcept {
-  const std::int64_t in_all = std::int64_t{device.num_sms} * shrink_rows(device, shape);
-  return std::max(rows, std::min(rows * kMostSplits, in_all));
-}
-
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
                       Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
                       const PrefillPlan& plan, cudaStream_t stream) {

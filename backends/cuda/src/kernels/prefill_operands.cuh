@@ -1,0 +1,380 @@
+// What prefill_expand.cu is made of, included there alone: h in parts, B in slabs, y in pieces.
+#pragma once
+
+#include <cstdint>
+
+#include "elements.cuh"
+#include "prefill.hpp"
+#include "rows.cuh"
+#include "wgmma.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+constexpr int kWarpRows = 16;
+constexpr int kWarpBytes =
+    2048;  // of y of a warp in a stage: 16 rows of 128 bytes, four pieces of 16 a lane
+constexpr int kSlab = 16;  // ranks of one matrix instruction
+constexpr int kSlabRowBytes = 32;
+constexpr int kFewStages = 6, kManyStages = 4;
+constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
+
+/// Columns of a step: 64 of 16 bits, 32 of 32.
+template <class TY>
+constexpr int kColumns = kWarpBytes / kWarpRows / static_cast<int>(sizeof(TY));
+
+struct ExpandParams {
+  PartialHidden h;
+  int partials;
+  int wide_h;  // pairs of h at multiples of 8 bytes
+  Hidden h_sum;
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  Grouping rows;
+  int kind;
+  const float* token_weights;
+  void* y;
+  std::int64_t y_stride;
+  std::int64_t out[kMaxSlices];
+  int first_part[kMaxSlices];  // of a slice; a part is `steps` steps of columns
+  int num_slices;
+  int max_rank;
+  int parts;
+  int steps;
+  int slabs;   // of B in a stage
+  int wide_y;  // rows of y begin at multiples of 16 bytes
+  int overwrites;
+  int with_bias;
+  int made_h;
+};
+
+/// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums
+/// are eight columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
+__device__ __forceinline__ int permuted(int n) {
+  return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2;
+}
+__device__ __forceinline__ std::uint32_t slab_offset(int row, int half) {
+  return static_cast<std::uint32_t>(row * kSlabRowBytes + ((half ^ (row >> 2 & 1)) << 4));
+}
+
+/// Of 16 ranks and the lane's two rows: parts that h is the sum of, so that nothing of a float32 is
+/// lost where products cancel: three of bf16 or, as rows are made to fit, two of f16.
+template <class T>
+struct Fragment {
+  static constexpr int kParts = std::is_same_v<T, __half> ? 2 : 3;
+  std::uint32_t part[kParts][4];
+};
+
+/// The lane's values of h, summed over the splits in order: of each of kCount slabs eight, rows g
+/// and g + 8 at ranks 2t, 2t + 1, 2t + 8, 2t + 9. Past the rank it is anything, as nobody has
+/// written there: mask_hidden().
+template <int kCount>
+__device__ __forceinline__ void load_wide_hidden(const ExpandParams& p, const float* const (&h)[2],
+                                                 int first, int rank, int lane,
+                                                 float (&v)[kCount][8]) {
+  // No branches: all loads are under way at once, of the first split until somebody uses the sum.
+  const int column = first + lane % 4 * 2;
+  const float2* from[kCount * 4];
+#pragma unroll
+  for (int i = 0; i < kCount * 4; ++i) {
+    const int c = column + i / 2 * 8;
+    from[i] = reinterpret_cast<const float2*>(h[i % 2] + (c < rank ? c : 0));
+    const float2 pair = *from[i];
+    v[i / 4][i % 4 * 2] = pair.x;
+    v[i / 4][i % 4 * 2 + 1] = pair.y;
+  }
+#pragma unroll(kCount == 1 ? 3 : 1)
+  for (int split = 1; split < p.partials; ++split) {
+    float2 pairs[kCount * 4];
+#pragma unroll
+    for (int i = 0; i < kCount * 4; ++i) pairs[i] = from[i][split * (p.h.split_stride / 2)];
+#pragma unroll
+    for (int i = 0; i < kCount * 4; ++i) {
+      v[i / 4][i % 4 * 2] += pairs[i].x;
+      v[i / 4][i % 4 * 2 + 1] += pairs[i].y;
+    }
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void load_hidden(const ExpandParams& p, const float* const (&h)[2],
+                                            int first, int rank, int lane, float (&v)[kCount][8]) {
+  if (p.wide_h) return load_wide_hidden(p, h, first, rank, lane, v);
+  const int column = first + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kCount * 8; ++i) v[i / 8][i % 8] = 0.0f;
+#pragma unroll 1
+  for (int split = 0; split < p.partials; ++split) {
+#pragma unroll
+    for (int i = 0; i < kCount * 8; ++i) {
+      const int c = column + i / 4 * 8 + i % 2;
+      if (c < rank) v[i / 8][i % 8] += h[i / 2 % 2][split * p.h.split_stride + c];
+    }
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void mask_hidden(int first, int rank, int lane, float (&v)[kCount][8]) {
+#pragma unroll
+  for (int i = 0; i < kCount * 8; ++i) {
+    if (first + lane % 4 * 2 + i / 4 * 8 + i % 2 >= rank) v[i / 8][i % 8] = 0.0f;
+  }
+}
+
+__device__ __forceinline__ float finite_magnitude(float v) {
+  const float m = fabsf(v);
+  return m <= 3.402823466e38f ? m : 0.0f;
+}
+
+/// Powers of two by which the two rows are multiplied so that f16 holds them, and back.
+template <class T>
+__device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[2],
+                                         float (&unfit)[2]) {
+  if constexpr (std::is_same_v<T, __half>) {
+    float most[2] = {most0, most1};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
+      most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
+      // The largest becomes 2^14 to 2^15.
+      const int exponent = static_cast<int>(__float_as_uint(most[r]) >> 23);
+      const int shift = most[r] > 0.0f ? min(14 + 127 - exponent, 126) : 0;
+      fit[r] = __uint_as_float(static_cast<std::uint32_t>(127 + shift) << 23);
+      unfit[r] = __uint_as_float(static_cast<std::uint32_t>(127 - shift) << 23);
+    }
+  } else {
+    fit[0] = fit[1] = unfit[0] = unfit[1] = 1.0f;
+  }
+}
+
+template <class T>
+__device__ __forceinline__ Fragment<T> make_fragment(const float (&v)[8], const float (&fit)[2]) {
+  Fragment<T> f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float scale = std::is_same_v<T, __half> ? fit[i % 2] : 1.0f;
+    std::uint32_t parts[Fragment<T>::kParts];
+    split_pair<T>(v[2 * i] * scale, v[2 * i + 1] * scale, parts);
+#pragma unroll
+    for (int j = 0; j < Fragment<T>::kParts; ++j) f.part[j][i] = parts[j];
+  }
+  return f;
+}
+
+/// sums[i][j]: rows g and g + 8, columns 8t + 2j and the next, of group i of 32 columns.
+template <class T, int kGroups>
+__device__ __forceinline__ void multiply_groups(float (&sums)[kGroups][4][4], const Fragment<T>& f,
+                                                std::uint32_t slab, int lane) {
+  std::uint32_t b[kGroups * 2][4];
+  const std::uint32_t at = slab + slab_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+  for (int i = 0; i < kGroups * 2; ++i)
+    load_matrices(b[i], at + static_cast<std::uint32_t>(i * 16 * kSlabRowBytes));
+    // The smallest parts of all first: no instruction waits for the one before.
+#pragma unroll
+  for (int part = Fragment<T>::kParts - 1; part >= 0; --part) {
+#pragma unroll
+    for (int i = 0; i < kGroups * 4; ++i) {
+      multiply<T>(sums[i / 4][i % 4], f.part[part][0], f.part[part][1], f.part[part][2],
+                  f.part[part][3], b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
+    }
+  }
+}
+
+/// kRows rows of B from `column` on, ranks [first, first + count), in slabs.
+template <class T, int kRows>
+__device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride, bool wide,
+                                       std::int64_t column, std::int64_t out, int first,
+                                       int count) {
+  const int pieces = (count + kSlab - 1) / kSlab * 2;
+  const int shift = 32 - __clz(pieces - 1);  // pieces of a row take 2^shift threads in a row
+  for (int i = static_cast<int>(threadIdx.x); i < kRows << shift;
+       i += static_cast<int>(blockDim.x)) {
+    const int piece = i & ((1 << shift) - 1), n = i >> shift;
+    if (piece >= pieces) continue;
+    const int rank = piece * 8;
+    const int present = column + n < out ? min(max(count - rank, 0), 8) : 0;
+    const T* const from = present > 0 ? b + (column + n) * stride + first + rank : b;
+    const std::uint32_t at = to + static_cast<std::uint32_t>(piece / 2 * kRows * kSlabRowBytes) +
+                             slab_offset(permuted(n), piece % 2);
+    if (wide) {
+      copy_16(at, from, present * 2);
+    } else {
+      std::uint32_t v[4];
+      gather_16(v, from, present);
+      store_shared_16(at, v);
+    }
+  }
+}
+
+/// What a lane needs to finish eight columns of two rows.
+template <class TY>
+struct Finish {
+  TY* y[2];  // at the lane's first column of the step
+  bool has[2];
+  float f[2];      // scaling * token_weight
+  float f_sum[2];  // the same for a sum that was multiplied to fit
+  bool with_bias;
+  bool wide;
+  bool overwrites;
+};
+
+/// The lane's pieces of y in a stage, 512 bytes apart.
+template <class TY>
+__device__ constexpr int piece_index(int group, int r, int i) {
+  return (group * 2 + r) * static_cast<int>(sizeof(TY) / 2) + i;
+}
+/// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and
+/// back.
+template <class TY>
+__device__ __forceinline__ void fetch_elements(const TY* from, std::uint32_t piece, int count) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (sizeof(TY) == 4) {
+      const std::uint32_t to = piece + static_cast<std::uint32_t>(i / 4 * 512 + i % 4 * 4);
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(from[i]) : "memory");
+    } else {
+      const unsigned short bits = reinterpret_cast<const unsigned short*>(from)[i];
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(i * 2)),
+                   "h"(bits)
+                   : "memory");
+    }
+  }
+}
+template <class TY>
+__device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int count) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (sizeof(TY) == 4) {
+      const std::uint32_t from = piece + static_cast<std::uint32_t>(i / 4 * 512 + i % 4 * 4);
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to[i]) : "r"(from) : "memory");
+    } else {
+      unsigned short bits;
+      asm volatile("ld.shared.u16 %0, [%1];"
+                   : "=h"(bits)
+                   : "r"(piece + static_cast<std::uint32_t>(i * 2))
+                   : "memory");
+      reinterpret_cast<unsigned short*>(to)[i] = bits;
+    }
+  }
+}
+
+/// y of the lane's two rows in a group of 32 columns. kPlain: accumulating without a bias, and all
+/// columns are there, at multiples of 16 bytes; else `left` columns are there from the lane's first
+/// on.
+template <class TY, bool kPlain>
+__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4],
+                                             int group, int left, std::uint32_t own,
+                                             std::uint32_t bias_at) {
+  constexpr int kPieces = sizeof(TY) / 2;
+  const bool full = kPlain || (to.wide && left >= 8);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float value[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) value[i] = 0.0f;
+    if (kPlain || !to.overwrites) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const uint4 bits =
+            load_shared_16(own + static_cast<std::uint32_t>(piece_index<TY>(group, r, i) * 512));
+        const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          if constexpr (kPieces == 2) {
+            value[i * 4 + w] = __uint_as_float(words[w]);
+          } else {
+            const float2 pair = widen_pair<TY>(words[w]);
+            value[2 * w] = pair.x;
+            value[2 * w + 1] = pair.y;
+          }
+        }
+      }
+    }
+    if (!kPlain && to.with_bias) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 v = load_shared_16(bias_at + static_cast<std::uint32_t>(group * 128 + i * 16));
+        const float bias[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                               __uint_as_float(v.w)};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const int c = i * 4 + w;
+          value[c] += fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], to.f[r] * bias[w]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        value[c] = fmaf(to.f_sum[r], sums[c / 2][r * 2 + c % 2], value[c]);
+    }
+    uint4 bits[kPieces];
+    if constexpr (kPieces == 2) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        bits[i] = make_uint4(__float_as_uint(value[4 * i]), __float_as_uint(value[4 * i + 1]),
+                             __float_as_uint(value[4 * i + 2]), __float_as_uint(value[4 * i + 3]));
+      }
+    } else {
+      bits[0] =
+          make_uint4(narrow_pair<TY>(value[0], value[1]), narrow_pair<TY>(value[2], value[3]),
+                     narrow_pair<TY>(value[4], value[5]), narrow_pair<TY>(value[6], value[7]));
+    }
+    if (!to.has[r]) continue;
+    if (full) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to.y[r] + group * 32)[i] = bits[i];
+    } else {
+      const std::uint32_t piece =
+          own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        store_shared_16(piece + static_cast<std::uint32_t>(i * 512),
+                        {bits[i].x, bits[i].y, bits[i].z, bits[i].w});
+      }
+      put_elements(to.y[r] + group * 32, piece, min(left, 8));
+    }
+  }
+}
+
+/// y of a step into the lane's pieces; `ahead` columns further than to.y.
+template <class TY>
+__device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool whole, int left,
+                                       std::uint32_t own) {
+  constexpr int kGroups = kColumns<TY> / 32;
+  constexpr int kPieces = sizeof(TY) / 2;
+  if (whole) {
+    // Rows past the count are the last row again: no branches here.
+#pragma unroll
+    for (int i = 0; i < kGroups * 2 * kPieces; ++i) {
+      const TY* const from = to.y[i / kPieces % 2] + ahead + i / kPieces / 2 * 32;
+      copy_16(own + static_cast<std::uint32_t>(i * 512),
+              reinterpret_cast<const uint4*>(from) + i % kPieces, 16);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const TY* const from = to.y[r] + ahead + group * 32;
+      const std::uint32_t piece =
+          own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
+      const int present = min(left - group * 32, 8);
+      if (to.wide && present == 8) {
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          copy_16(piece + static_cast<std::uint32_t>(i * 512),
+                  reinterpret_cast<const uint4*>(from) + i, 16);
+        }
+      } else if (to.has[r]) {
+        fetch_elements(from, piece, present);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
