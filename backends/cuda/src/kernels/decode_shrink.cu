@@ -170,15 +170,17 @@ __device__ __noinline__ void accumulate_slowly(const TA* const* a, const TX* con
                                                int first, int count, int step, float (*sums)[4]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll 1
-  for (int i = 0; i < 2 * count; ++i) {
-    const int k = (first + i / 2 * step) * kGroup + i % 2 * kChunk;
-    const int left = in - k - 8 * t;
-    const Left<TX, TA> rows(load_elements(x[0] + k, left), load_elements(x[1] + k, left));
+  for (int i = 0; i < count; ++i) {
+    const int k = (first + i * step) * kGroup, left = in - k - 8 * t;
+    const Left<TX, TA> low(load_elements(x[0] + k, left), load_elements(x[1] + k, left));
+    const Left<TX, TA> high(load_elements(x[0] + k + kChunk, left - kChunk),
+                            load_elements(x[1] + k + kChunk, left - kChunk));
 #pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
-      float sum[4] = {sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]};
-      multiply_chunk<TX>(sum, rows, load_elements(a[tile] + k, left));
-      for (int c = 0; c < 4; ++c) sums[tile][c] = sum[c];
+      float part[4] = {};
+      multiply_chunk<TX>(part, low, load_elements(a[tile] + k, left));
+      multiply_chunk<TX>(part, high, load_elements(a[tile] + k + kChunk, left - kChunk));
+      for (int c = 0; c < 4; ++c) sums[tile][c] += part[c];
     }
   }
 }
@@ -227,11 +229,20 @@ __device__ __forceinline__ void accumulate(const TA* (&a)[kTiles], const TX* (&x
   for (int i = 0; i < kTiles; ++i) a[i] += kGroups * kStep;
   x[0] += kGroups * kStep;
   x[1] += kGroups * kStep;
+  // Matrix instructions cut off what they add; over all of K that would lean to zero. So their sums
+  // are short, and added up by instructions that round.
 #pragma unroll
-  for (int u = 0; u < 2 * kGroups; ++u) {
-    const Left<TX, TA> rows(xs[u][0], xs[u][1]);
+  for (int group = 0; group < kGroups; ++group) {
+    const int u = 2 * group;
+    const Left<TX, TA> first(xs[u][0], xs[u][1]), second(xs[u + 1][0], xs[u + 1][1]);
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) multiply_chunk<TX>(sums[i], rows, as[u][i]);
+    for (int i = 0; i < kTiles; ++i) {
+      float part[4] = {};
+      multiply_chunk<TX>(part, first, as[u][i]);
+      multiply_chunk<TX>(part, second, as[u + 1][i]);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) sums[i][c] += part[c];
+    }
   }
 }
 
