@@ -250,7 +250,14 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     }
   };
 
+  // Matrix instructions cut off what they add; over all of K that would be seen in h. Of each stage
+  // they make a sum of their own, and instructions that round add those up.
   float sums[kTiles * 8] = {};
+  float of_stage[kTiles * 8] = {};
+  const auto add_stage = [&] {
+#pragma unroll
+    for (int i = 0; i < kTiles * 8; ++i) sums[i] += of_stage[i];
+  };
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < stages) {
@@ -262,14 +269,16 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
   int place = 0;
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
-    finish_tiles(sums);  // of the stage before: its place is free once all have passed the barrier
+    // Of the stage before: its place is free once all have passed the barrier.
+    finish_tiles(of_stage);
+    add_stage();
     wait_copies<kStages - 2>();
     publish_to_matrices();
     barrier();
     const std::uint32_t x_at =
         mine.base + static_cast<std::uint32_t>(place * kXBytes) +
         static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
-    begin_tiles<T, kTiles>(sums, x_at, a_base + static_cast<std::uint32_t>(place * kABytes));
+    begin_tiles<T, kTiles>(of_stage, x_at, a_base + static_cast<std::uint32_t>(place * kABytes));
     const int next = s + kStages - 1;
     if (next < stages) {
       const int free = place == 0 ? kStages - 1 : place - 1;
@@ -279,7 +288,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     commit_copies();
     place = place == kStages - 1 ? 0 : place + 1;
   }
-  finish_tiles(sums);
+  finish_tiles(of_stage);
+  add_stage();
   wait_copies<0>();
   __syncthreads();
 

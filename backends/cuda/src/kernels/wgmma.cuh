@@ -53,33 +53,34 @@ __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
 #define RANKFOLD_R24 "%24, %25, %26, %27, %28, %29, %30, %31"
 #define RANKFOLD_R32 "%32, %33, %34, %35, %36, %37, %38, %39"
 #define RANKFOLD_R40 "%40, %41, %42, %43, %44, %45, %46, %47"
-#define RANKFOLD_WGMMA(n, type, registers, a, b, ...)                                         \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" n  \
-               "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}" \
-               : __VA_ARGS__                                                                  \
-               : "l"(x), "l"(a_rows)                                                          \
+#define RANKFOLD_WGMMA(n, type, registers, a, b, c, ...)                                          \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" c ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
+               "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"     \
+               : __VA_ARGS__                                                                      \
+               : "l"(x), "l"(a_rows), "n"(kAdds ? 1 : 0)                                          \
                : "memory")
-#define RANKFOLD_WGMMA_SIZES(type)                                                                \
-  if constexpr (kTiles == 1) {                                                                    \
-    RANKFOLD_WGMMA("16", type, RANKFOLD_R0, "8", "9", RANKFOLD_F8(d, 0));                         \
-  } else if constexpr (kTiles == 2) {                                                             \
-    RANKFOLD_WGMMA("32", type, RANKFOLD_R0 "," RANKFOLD_R8, "16", "17", RANKFOLD_F16(d, 0));      \
-  } else if constexpr (kTiles == 3) {                                                             \
-    RANKFOLD_WGMMA("48", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16, "24", "25",          \
-                   RANKFOLD_F16(d, 0), RANKFOLD_F8(d, 16));                                       \
-  } else if constexpr (kTiles == 4) {                                                             \
-    RANKFOLD_WGMMA("64", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24,     \
-                   "32", "33", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16));                          \
-  } else {                                                                                        \
-    static_assert(kTiles == 6);                                                                   \
-    RANKFOLD_WGMMA("96", type,                                                                    \
-                   RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24 "," RANKFOLD_R32 \
-                               "," RANKFOLD_R40,                                                  \
-                   "48", "49", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16), RANKFOLD_F16(d, 32));     \
+#define RANKFOLD_WGMMA_SIZES(type)                                                                 \
+  if constexpr (kTiles == 1) {                                                                     \
+    RANKFOLD_WGMMA("16", type, RANKFOLD_R0, "8", "9", "10", RANKFOLD_F8(d, 0));                    \
+  } else if constexpr (kTiles == 2) {                                                              \
+    RANKFOLD_WGMMA("32", type, RANKFOLD_R0 "," RANKFOLD_R8, "16", "17", "18", RANKFOLD_F16(d, 0)); \
+  } else if constexpr (kTiles == 3) {                                                              \
+    RANKFOLD_WGMMA("48", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16, "24", "25", "26",     \
+                   RANKFOLD_F16(d, 0), RANKFOLD_F8(d, 16));                                        \
+  } else if constexpr (kTiles == 4) {                                                              \
+    RANKFOLD_WGMMA("64", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24,      \
+                   "32", "33", "34", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16));                     \
+  } else {                                                                                         \
+    static_assert(kTiles == 6);                                                                    \
+    RANKFOLD_WGMMA("96", type,                                                                     \
+                   RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24 "," RANKFOLD_R32  \
+                               "," RANKFOLD_R40,                                                   \
+                   "48", "49", "50", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16),                      \
+                   RANKFOLD_F16(d, 32));                                                           \
   }
 
-/// d += x a_rows^T of 16 elements of k; kTiles times 16 rows of A.
-template <class T, int kTiles>
+/// d += x a_rows^T of 16 elements of k (kAdds false: d = ...); kTiles times 16 rows of A.
+template <class T, int kTiles, bool kAdds>
 __device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
                                                    std::uint64_t a_rows) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -101,9 +102,9 @@ __device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
 #undef RANKFOLD_F8
 #undef RANKFOLD_F4
 
-/// sums += x a^T over 64 elements of k, begun: finish_tiles() ends it. x: 64 rows, a: kTiles * 16
-/// rows. Of sums lane 4g + t of warp w has rows 16w + g and 16w + g + 8, columns 2t and 2t + 1, of
-/// every eight columns.
+/// sums = x a^T over 64 elements of k, begun: finish_tiles() ends it. x: 64 rows, a: kTiles * 16
+/// rows. Longer sums are the caller's: matrix instructions cut off what they add. Of sums lane 4g +
+/// t of warp w has rows 16w + g and 16w + g + 8, columns 2t and 2t + 1, of every eight columns.
 template <class T, int kTiles>
 __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
                                             std::uint32_t a) {
@@ -113,8 +114,13 @@ __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int part = 0; part < kTiles; part += kWide) {
-      warpgroup_multiply<T, kWide>(sums + part * 8, tile_descriptor(x) + 2 * k,
-                                   tile_descriptor(a + part * 16 * kTileRowBytes) + 2 * k);
+      const std::uint64_t left = tile_descriptor(x) + 2 * k;
+      const std::uint64_t right = tile_descriptor(a + part * 16 * kTileRowBytes) + 2 * k;
+      if (k == 0) {
+        warpgroup_multiply<T, kWide, false>(sums + part * 8, left, right);
+      } else {
+        warpgroup_multiply<T, kWide, true>(sums + part * 8, left, right);
+      }
     }
   }
   warpgroup_commit();
@@ -132,6 +138,8 @@ __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int x_row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane % 16;
   const int a_row = lane % 8 + lane / 16 * 8;
+#pragma unroll
+  for (int i = 0; i < kTiles * 8; ++i) sums[i] = 0.0f;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     std::uint32_t left[4];
