@@ -33,32 +33,17 @@ find_program() { # find_program NAME: anywhere in the build
   find "$folder" -type f -name "$1" -perm -u+x | head -n 1
 }
 
-# run_step NAME SECONDS PROGRAM ARGUMENTS...: one line of the table. PROGRAM is a name in the build.
 table="" num_failed=0 num_skipped=0
-run_step() {
-  local name=$1 limit=$2 program=$3 started status result
-  shift 3
-  case " $steps " in *" $name "*) ;; *) return 0 ;; esac
-  local command=()
-  case "$name" in memcheck | racecheck | initcheck | synccheck)
-    if ! command -v compute-sanitizer >/dev/null; then
-      table+=$(printf '  %-12s %-8s %5s    %s' "$name" skipped - "there is no compute-sanitizer in the PATH")$'\n'
-      num_skipped=$((num_skipped + 1))
-      return 0
-    fi
-    command=(compute-sanitizer --tool "$name" --error-exitcode 9 --print-limit 20)
-    ;;
-  esac
-  local path
-  path=$(find_program "$program")
-  if [ -z "$path" ]; then
-    table+=$(printf '  %-12s %-8s %5s    %s' "$name" FAILED - "$program was not built in $folder")$'\n'
-    num_failed=$((num_failed + 1))
-    return 0
-  fi
+
+is_wanted() { case " $steps " in *" $1 "*) ;; *) return 1 ;; esac; }
+
+# timed_step NAME SECONDS COMMAND...: one line of the table.
+timed_step() {
+  local name=$1 limit=$2 started status result
+  shift 2
   say "== $name (at most $limit s; build/gpu/$name.log)"
   started=$(date +%s)
-  timeout --kill-after=10 "$limit" "${command[@]}" "$path" "$@" >"$logs/$name.log" 2>&1
+  timeout --kill-after=10 "$limit" "$@" >"$logs/$name.log" 2>&1
   status=$?
   result=passed
   if [ "$status" -ne 0 ]; then
@@ -72,6 +57,31 @@ run_step() {
   table+=$(printf '  %-12s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
 }
 
+# run_step NAME SECONDS PROGRAM ARGUMENTS...: PROGRAM is a name in the build.
+run_step() {
+  local name=$1 limit=$2 program=$3 path
+  shift 3
+  is_wanted "$name" || return 0
+  path=$(find_program "$program")
+  if [ -n "$path" ]; then
+    timed_step "$name" "$limit" "$path" "$@"
+  else
+    table+=$(printf '  %-12s %-8s %5s    %s' "$name" FAILED - "$program was not built in $folder")$'\n'
+    num_failed=$((num_failed + 1))
+  fi
+}
+
+# sanitize_step TOOL SECONDS
+sanitize_step() {
+  is_wanted "$1" || return 0
+  if command -v compute-sanitizer >/dev/null; then
+    timed_step "$1" "$2" scripts/sanitize.sh "$1" "$folder" "$logs"
+  else
+    table+=$(printf '  %-12s %-8s %5s    %s' "$1" skipped - "there is no compute-sanitizer in the PATH")$'\n'
+    num_skipped=$((num_skipped + 1))
+  fi
+}
+
 steps=$*
 run_step conformance 300 conformance_test cuda
 for name in graph streams never coverage pool; do
@@ -79,12 +89,9 @@ for name in graph streams never coverage pool; do
 done
 run_step demo 120 string_tasks --backend cuda
 run_step swap 60 swap_under_load --backend cuda --seconds 5
-# Small calls that reach every kernel (the step coverage counts them), each tensor in an allocation of its own.
-export RANKFOLD_TEST_SEPARATE=1
 for name in memcheck racecheck initcheck synccheck; do
-  run_step "$name" 600 conformance_test cuda --filter '^sanitize/'
+  sanitize_step "$name" 600
 done
-unset RANKFOLD_TEST_SEPARATE
 run_step bench 600 rankfold bench --backend cuda --json "$logs/bench.json"
 
 printf '\ngpu\n%s\n' "$table"

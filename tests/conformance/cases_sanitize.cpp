@@ -203,6 +203,11 @@ void add_rest(CaseList& list) {
     linear.y = DType::f32;
     linear.tokens = 600;
     add(list, linear, "many_rows/" + of + "_y_f32_r64");
+    // h given, of a width that no wide access fits.
+    CallSpec backward = make_spec(Op::backward, kRegimes[2], 15);
+    set_dtypes(backward, dtype, dtype);
+    backward.gives_h = true;
+    add(list, backward, "given_h/" + of + "_r15");
     for (const std::int64_t tokens : {1, 300}) {
       for (const DType y : {dtype, DType::f32}) {
         CallSpec experts = make_spec(Op::apply_experts, kRegimes[tokens == 1 ? 0 : 3], 16);
