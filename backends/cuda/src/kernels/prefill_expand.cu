@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
   constexpr int kGroups = kCols / 32;
   constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
   constexpr int kLanePieces = kWarpBytes / 512;
-  extern __shared__ __align__(128) unsigned char dynamic[];
+  extern __shared__ __align__(256) unsigned char dynamic[];
   const std::uint32_t shared = shared_address(dynamic);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t y_offset =
-      static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes + kCols * 4);
+      static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes + kBiasBytes);
   const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * kWarpBytes;
   const std::uint32_t own =
       shared + y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
   // The thread's pieces of B: every turn of the block's threads is `turn` rows further, 16 or a
   // multiple of 32.
   constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16;
-  const int slabs = (rank + kSlab - 1) / kSlab;
+  const int slabs = __shfl_sync(0xffffffffu, (rank + kSlab - 1) / kSlab, 0);
   const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : 3;
   const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
   const int turn = static_cast<int>(blockDim.x) >> shift;
@@ -181,19 +181,16 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     wait_copies<kStages - 2>();
+    publish_to_matrices();
     __syncthreads();  // B of this step is there, and all have left the step before
     if (step + kStages - 1 < steps) {
       if (has_rows) copy_y(own + last, (kStages - 1) * kCols);
       copy_b(shared + last);
     }
     commit_copies();
+    float sums[kGroups][4][4] = {};
+    multiply_slabs<kSlabs, T>(sums, fragments, shared + stage, slabs, lane);
     if (has_rows) {
-      float sums[kGroups][4][4] = {};
-#pragma unroll
-      for (int s = 0; s < kSlabs; ++s) {
-        if (s < slabs)
-          multiply_groups<T>(sums, fragments[s], shared + stage + s * kCols * kSlabRowBytes, lane);
-      }
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         finish_group<TY, true>(to, sums[group], group, 8, own + stage, 0);
@@ -215,7 +212,8 @@ Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bo
       static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
   // Where ranks do not fit a stage, the stages hold more slabs than their own.
   if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
-  const int stage_bytes = kColumns<TY> * (params.slabs * kSlabRowBytes + 4) + warps * kWarpBytes;
+  const int stage_bytes =
+      kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes + warps * kWarpBytes;
   return launch_shaped(&expand_columns<T, TY, kSlabs>,
                        {.blocks = params.parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),

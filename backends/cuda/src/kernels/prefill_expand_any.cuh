@@ -45,7 +45,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
 
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
-  const std::uint32_t y_offset = bias_offset + kCols * 4;
+  const std::uint32_t y_offset = bias_offset + kBiasBytes;
   const std::uint32_t stage_bytes =
       y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kWarpBytes);
   const std::uint32_t own_offset =
@@ -147,8 +147,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
       float sums[kGroups][4][4] = {};
 #pragma unroll
       for (int s = 0; s < kSlabs; ++s) {
-        if (s < slabs)
-          multiply_groups<T>(sums, fragments[s], stage + s * kCols * kSlabRowBytes, lane);
+        if (s < slabs) multiply_slab(sums, fragments[s], stage + s * kCols * kSlabRowBytes, lane);
       }
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
@@ -212,14 +211,14 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
                                      static_cast<std::uint32_t>(s * kCols * kSlabRowBytes);
           if constexpr (std::is_same_v<T, __half>) {
             float of_slab[kGroups][4][4] = {};
-            multiply_groups<T>(of_slab, fragment, slab, lane);
+            multiply_slab(of_slab, fragment, slab, lane);
 #pragma unroll
             for (int j = 0; j < kGroups * 16; ++j) {
               sums[j / 16][j / 4 % 4][j % 4] +=
                   of_slab[j / 16][j / 4 % 4][j % 4] * unfit[j / 2 % 2];
             }
           } else {
-            multiply_groups<T>(sums, fragment, slab, lane);
+            multiply_slab(sums, fragment, slab, lane);
           }
         }
         __syncthreads();

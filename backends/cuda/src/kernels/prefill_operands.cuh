@@ -55,6 +55,8 @@ struct ExpandParams {
 __device__ __forceinline__ int permuted(int n) {
   return (n & ~31) + (n % 8 / 2) * 8 + (n / 8 % 4) * 2 + n % 2;
 }
+/// Bias of a step; slabs begin at multiples of 256 bytes.
+constexpr int kBiasBytes = 256;
 __device__ __forceinline__ std::uint32_t slab_offset(int row, int half) {
   return static_cast<std::uint32_t>(row * kSlabRowBytes + ((half ^ (row >> 2 & 1)) << 4));
 }
@@ -161,24 +163,53 @@ __device__ __forceinline__ Fragment<T> make_fragment(const float (&v)[8], const 
   return f;
 }
 
-/// sums[i][j]: rows g and g + 8, columns 8t + 2j and the next, of group i of 32 columns.
+/// sums[i][j]: rows g and g + 8, columns 8t + 2j and the next, of group i of 32 columns, over the
+/// ranks of a slab. The smallest parts of all first: no instruction waits for the one before.
 template <class T, int kGroups>
-__device__ __forceinline__ void multiply_groups(float (&sums)[kGroups][4][4], const Fragment<T>& f,
-                                                std::uint32_t slab, int lane) {
+__device__ __forceinline__ void multiply_slab(float (&sums)[kGroups][4][4], const Fragment<T>& h,
+                                              std::uint32_t slab, int lane) {
   std::uint32_t b[kGroups * 2][4];
   const std::uint32_t at = slab + slab_offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int i = 0; i < kGroups * 2; ++i)
     load_matrices(b[i], at + static_cast<std::uint32_t>(i * 16 * kSlabRowBytes));
-    // The smallest parts of all first: no instruction waits for the one before.
 #pragma unroll
   for (int part = Fragment<T>::kParts - 1; part >= 0; --part) {
 #pragma unroll
     for (int i = 0; i < kGroups * 4; ++i) {
-      multiply<T>(sums[i / 4][i % 4], f.part[part][0], f.part[part][1], f.part[part][2],
-                  f.part[part][3], b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
+      multiply<T>(sums[i / 4][i % 4], h.part[part][0], h.part[part][1], h.part[part][2],
+                  h.part[part][3], b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
     }
   }
+}
+/// The same of `count` slabs, at most kSlabs, by all warps of a warpgroup; count is the same in all
+/// of them, and the compiler must see that it is in a warp. A kernel that has this may call no
+/// function that has it: each matrix instruction would wait for the one before.
+template <int kSlabs, class T, int kGroups>
+__device__ __forceinline__ void multiply_slabs(float (&sums)[kGroups][4][4],
+                                               const Fragment<T>* fragments, std::uint32_t slab,
+                                               int count, int lane) {
+  if constexpr (kSlabs > 1) {
+    if (count < kSlabs) return multiply_slabs<kSlabs - 1, T>(sums, fragments, slab, count, lane);
+  }
+  constexpr int kSlabBytes = kGroups * 32 * kSlabRowBytes;
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  (void)lane;
+  warpgroup_begin();
+#pragma unroll
+  for (int s = 0; s < kSlabs; ++s) {
+#pragma unroll
+    for (int part = Fragment<T>::kParts - 1; part >= 0; --part) {
+      warpgroup_multiply_rows<T, kGroups>(&sums[0][0][0], fragments[s].part[part],
+                                          slab_descriptor(slab + s * kSlabBytes));
+    }
+  }
+  warpgroup_commit();
+  warpgroup_wait(reinterpret_cast<float(&)[kGroups * 16]>(sums));
+#else
+#pragma unroll
+  for (int s = 0; s < kSlabs; ++s) multiply_slab(sums, fragments[s], slab + s * kSlabBytes, lane);
+#endif
 }
 
 /// kRows rows of B from `column` on, ranks [first, first + count), in slabs.

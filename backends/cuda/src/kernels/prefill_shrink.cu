@@ -250,13 +250,14 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     }
   };
 
-  // Matrix instructions cut off what they add; over all of K that would be seen in h. Of each stage
-  // they make a sum of their own, and instructions that round add those up.
+  // Matrix instructions cut off what they add; over all of K that would be seen in h. They make
+  // sums of few stages, and instructions that round add those up.
+  constexpr int kRun = kTiles >= 8 ? 4 : 1;
   float sums[kTiles * 8] = {};
-  float of_stage[kTiles * 8] = {};
-  const auto add_stage = [&] {
+  float of_run[kTiles * 8] = {};
+  const auto add_run = [&] {
 #pragma unroll
-    for (int i = 0; i < kTiles * 8; ++i) sums[i] += of_stage[i];
+    for (int i = 0; i < kTiles * 8; ++i) sums[i] += of_run[i];
   };
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) {
@@ -270,15 +271,17 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
     // Of the stage before: its place is free once all have passed the barrier.
-    finish_tiles(of_stage);
-    add_stage();
+    finish_tiles(of_run);
+    const bool begins_run = s % kRun == 0;
+    if (begins_run) add_run();
     wait_copies<kStages - 2>();
     publish_to_matrices();
     barrier();
     const std::uint32_t x_at =
         mine.base + static_cast<std::uint32_t>(place * kXBytes) +
         static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
-    begin_tiles<T, kTiles>(of_stage, x_at, a_base + static_cast<std::uint32_t>(place * kABytes));
+    begin_tiles<T, kTiles>(of_run, x_at, a_base + static_cast<std::uint32_t>(place * kABytes),
+                           !begins_run);
     const int next = s + kStages - 1;
     if (next < stages) {
       const int free = place == 0 ? kStages - 1 : place - 1;
@@ -288,8 +291,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
     commit_copies();
     place = place == kStages - 1 ? 0 : place + 1;
   }
-  finish_tiles(of_stage);
-  add_stage();
+  finish_tiles(of_run);
+  add_run();
   wait_copies<0>();
   __syncthreads();
 

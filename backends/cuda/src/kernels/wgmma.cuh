@@ -31,6 +31,12 @@ __device__ __forceinline__ std::uint64_t tile_descriptor(std::uint32_t shared_ad
   return (static_cast<std::uint64_t>(shared_address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) |
          (std::uint64_t{64} << 32) | (std::uint64_t{1} << 62);
 }
+/// Rows of 32 bytes whose two pieces change places in every second four, groups of eight 256 bytes
+/// apart; the address is a multiple of 256.
+__device__ __forceinline__ std::uint64_t slab_descriptor(std::uint32_t shared_address) {
+  return (static_cast<std::uint64_t>(shared_address & 0x3ffffu) >> 4) | (std::uint64_t{1} << 16) |
+         (std::uint64_t{16} << 32) | (std::uint64_t{3} << 62);
+}
 __device__ __forceinline__ void warpgroup_begin() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -57,7 +63,7 @@ __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" c ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
                "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"     \
                : __VA_ARGS__                                                                      \
-               : "l"(x), "l"(a_rows), "n"(kAdds ? 1 : 0)                                          \
+               : "l"(x), "l"(a_rows), "r"(adds)                                                   \
                : "memory")
 #define RANKFOLD_WGMMA_SIZES(type)                                                                 \
   if constexpr (kTiles == 1) {                                                                     \
@@ -79,10 +85,10 @@ __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
                    RANKFOLD_F16(d, 32));                                                           \
   }
 
-/// d += x a_rows^T of 16 elements of k (kAdds false: d = ...); kTiles times 16 rows of A.
-template <class T, int kTiles, bool kAdds>
-__device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
-                                                   std::uint64_t a_rows) {
+/// d += x a_rows^T of 16 elements of k (adds 0: d = ...); kTiles times 16 rows of A.
+template <class T, int kTiles>
+__device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x, std::uint64_t a_rows,
+                                                   int adds) {
   if constexpr (std::is_same_v<T, __half>) {
     RANKFOLD_WGMMA_SIZES("f16")
   } else {
@@ -90,6 +96,37 @@ __device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
   }
 }
 
+#define RANKFOLD_WGMMA_ROWS(n, type, registers, a0, a1, a2, a3, b, ...)                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n" n \
+               "k16.f32." type "." type " {" registers "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 \
+               "}, %" b ", p, 1, 1, 0;\n}"                                                   \
+               : __VA_ARGS__                                                                 \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_rows)                     \
+               : "memory")
+#define RANKFOLD_WGMMA_ROWS_SIZES(type)                                                            \
+  if constexpr (kGroups == 1) {                                                                    \
+    RANKFOLD_WGMMA_ROWS("32", type, RANKFOLD_R0 "," RANKFOLD_R8, "16", "17", "18", "19", "20",     \
+                        RANKFOLD_F16(d, 0));                                                       \
+  } else {                                                                                         \
+    static_assert(kGroups == 2);                                                                   \
+    RANKFOLD_WGMMA_ROWS("64", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24, \
+                        "32", "33", "34", "35", "36", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16));    \
+  }
+
+/// d += a b_rows^T of 16 elements of k; a: of each warp 16 rows in registers, as the operand of
+/// mma.m16n8k16; kGroups times 32 rows of B.
+template <class T, int kGroups>
+__device__ __forceinline__ void warpgroup_multiply_rows(float* d, const std::uint32_t (&a)[4],
+                                                        std::uint64_t b_rows) {
+  if constexpr (std::is_same_v<T, __half>) {
+    RANKFOLD_WGMMA_ROWS_SIZES("f16")
+  } else {
+    RANKFOLD_WGMMA_ROWS_SIZES("bf16")
+  }
+}
+
+#undef RANKFOLD_WGMMA_ROWS_SIZES
+#undef RANKFOLD_WGMMA_ROWS
 #undef RANKFOLD_WGMMA_SIZES
 #undef RANKFOLD_WGMMA
 #undef RANKFOLD_R0
@@ -102,12 +139,13 @@ __device__ __forceinline__ void warpgroup_multiply(float* d, std::uint64_t x,
 #undef RANKFOLD_F8
 #undef RANKFOLD_F4
 
-/// sums = x a^T over 64 elements of k, begun: finish_tiles() ends it. x: 64 rows, a: kTiles * 16
-/// rows. Longer sums are the caller's: matrix instructions cut off what they add. Of sums lane 4g +
-/// t of warp w has rows 16w + g and 16w + g + 8, columns 2t and 2t + 1, of every eight columns.
+/// sums = x a^T over 64 elements of k (adds: sums += ...), begun: finish_tiles() ends it. x: 64
+/// rows, a: kTiles * 16 rows. Matrix instructions cut off what they add: long sums are the
+/// caller's. Of sums lane 4g + t of warp w has rows 16w + g and 16w + g + 8, columns 2t and 2t + 1,
+/// of every eight columns.
 template <class T, int kTiles>
 __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
-                                            std::uint32_t a) {
+                                            std::uint32_t a, bool adds) {
   constexpr int kWide = kTiles == 12 ? 6 : kTiles == 8 ? 4 : kTiles;
   warpgroup_begin();
 #pragma unroll
@@ -116,11 +154,7 @@ __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint
     for (int part = 0; part < kTiles; part += kWide) {
       const std::uint64_t left = tile_descriptor(x) + 2 * k;
       const std::uint64_t right = tile_descriptor(a + part * 16 * kTileRowBytes) + 2 * k;
-      if (k == 0) {
-        warpgroup_multiply<T, kWide, false>(sums + part * 8, left, right);
-      } else {
-        warpgroup_multiply<T, kWide, true>(sums + part * 8, left, right);
-      }
+      warpgroup_multiply<T, kWide>(sums + part * 8, left, right, k > 0 || adds ? 1 : 0);
     }
   }
   warpgroup_commit();
@@ -134,12 +168,12 @@ __device__ __forceinline__ void finish_tiles(float (&sums)[kCount]) {
 
 template <class T, int kTiles>
 __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
-                                            std::uint32_t a) {
+                                            std::uint32_t a, bool adds) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int x_row = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane % 16;
   const int a_row = lane % 8 + lane / 16 * 8;
 #pragma unroll
-  for (int i = 0; i < kTiles * 8; ++i) sums[i] = 0.0f;
+  for (int i = 0; i < kTiles * 8; ++i) sums[i] = adds ? sums[i] : 0.0f;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     std::uint32_t left[4];
