@@ -1,0 +1,386 @@
+// What prefill_shrink.cu is made of, included there alone: how stages of x and A stand in shared
+// memory, which tiles of ranks an adapter has, and the product of a block's rows with them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "prefill.hpp"
+#include "rows.cuh"
+#include "wgmma.cuh"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+namespace {
+
+constexpr int kThreads = 256;  // two warpgroups
+constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
+constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
+constexpr int kAlign = 1024;             // of a swizzled tile
+constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
+
+struct ShrinkParams {
+  const void* x;
+  std::int64_t x_stride;
+  const AdapterEntry* entries;
+  std::int64_t slot_stride;
+  Grouping rows;
+  int kind;
+  PartialHidden h;
+  int in;
+  int num_slices;
+  int max_rank;
+  int splits;
+  int chunks;       // of 64 elements of K, in every split
+  int chunks_over;  // one more in the first splits
+  int cluster;
+  int wide_x;  // rows of x begin at multiples of 16 bytes
+  int wide_h;  // pairs of h at multiples of 8
+};
+
+/// How stages stand in shared memory. 64 rows: each warpgroup has every second stage of K in a ring
+/// of its own; 128 rows: one ring, and each warpgroup has 64 of the rows. With few tiles x has its
+/// place whatever the tiles, so that it can be under way before they are known.
+template <int kRows, int kMost>
+struct Stages {
+  static constexpr int kRings = kRows == 64 ? 2 : 1;
+  static constexpr int kLoaders = kThreads / kRings;
+  static constexpr int kRowStep = kLoaders / kPieces;
+  static constexpr int kXPieces = kRows / kRowStep;
+  static constexpr int kXBytes = kRows * kTileRowBytes;
+  static constexpr int kFixed = kMost == 4   ? 5
+                                : kMost == 8 ? 4
+                                             : 0;  // stages of a ring; 0: as many as fit
+  static constexpr int kBytes =
+      kFixed != 0 ? kRings * kFixed * (kXBytes + kMost * 16 * kTileRowBytes) : 200 * 1024;
+};
+
+/// Tiles of 16 ranks of all slices, one after another; slice i is in lane i of every warp.
+struct SliceTiles {
+  const void* a = nullptr;
+  std::int64_t stride = 0;
+  int rank = 0;
+  int before = 0;  // tiles of the slices before
+  int after = 0;   // before and its own
+};
+struct Tile {
+  int slice = 0;
+  int first = 0;  // rank
+  int rank = 0;   // of the slice; 0: there is no such tile
+  const void* a = nullptr;
+  std::int64_t stride = 0;
+};
+
+__device__ inline SliceTiles slice_tiles(const ShrinkParams& p, int slot, int lane) {
+  SliceTiles own;
+  if (lane < p.num_slices) {
+    const AdapterEntry& entry = p.entries[slot * p.slot_stride + lane];
+    own.a = entry.a;
+    own.stride = entry.a_row_stride;
+    const int rank = bounded_rank(entry, p.max_rank);  // at once, not after a is there
+    own.rank = own.a != nullptr ? rank : 0;
+  }
+  const int tiles = (own.rank + 15) / 16;
+  own.after = tiles;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, own.after, step);
+    if (lane >= step) own.after += other;
+  }
+  own.before = own.after - tiles;
+  return own;
+}
+
+__device__ inline Tile find_tile(const SliceTiles& own, int index) {
+  const int slice = __popc(__ballot_sync(0xffffffffu, own.after <= index));
+  Tile tile;
+  const int source = min(slice, 31);
+  const auto a = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own.a), source);
+  tile.a = reinterpret_cast<const void*>(a);
+  tile.stride = __shfl_sync(0xffffffffu, static_cast<long long>(own.stride), source);
+  tile.rank = __shfl_sync(0xffffffffu, own.rank, source);
+  tile.first = (index - __shfl_sync(0xffffffffu, own.before, source)) * 16;
+  tile.slice = slice;
+  if (slice > 31) tile.rank = 0;
+  return tile;
+}
+
+__device__ inline int batch_row(const ShrinkParams& p, const RowBlock& block, int i) {
+  const int at = min(i, block.count - 1);  // past the count the last row again
+  return p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
+                                     : row_at<Grouping::segments>(p.rows, block, at);
+}
+
+__device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& tile, int column,
+                                  float first, float second) {
+  const int rank_column = tile.first + column;
+  if (rank_column >= tile.rank) return;
+  float* const to = h + static_cast<std::int64_t>(tile.slice) * p.max_rank + rank_column;
+  if (p.wide_h) {
+    // Past an odd rank stands a column of zeros, which nobody reads.
+    *reinterpret_cast<float2*>(to) = make_float2(first, second);
+  } else {
+    to[0] = first;
+    if (rank_column + 1 < tile.rank) to[1] = second;
+  }
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ inline void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ inline int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline float2 load_of_cluster(std::uint32_t address, int rank) {
+  std::uint32_t remote;
+  float2 v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];"
+               : "=f"(v.x), "=f"(v.y)
+               : "r"(remote)
+               : "memory");
+  return v;
+}
+#endif
+
+/// The block's part of K and the thread's pieces of x.
+template <class T, int kRows, int kMost>
+struct LoadedRows {
+  using S = Stages<kRows, kMost>;
+  const T* x[S::kXPieces];
+  int first_k;  // of the ring's first stage
+  int stages;   // of the ring
+  int piece;
+  int first_row;
+  std::uint32_t base;  // of the ring's x
+};
+template <class T>
+__device__ __forceinline__ int bytes_at(int in, int k, int piece) {
+  return min(max((in - k) * 2 - piece * 16, 0), 16);
+}
+template <bool kWide, class T>
+__device__ __forceinline__ void load_piece(std::uint32_t to, const T* from, int bytes) {
+  if constexpr (kWide) {
+    copy_16(to, from, bytes);
+  } else {
+    std::uint32_t v[4];
+    gather_16(v, from, bytes / 2);
+    store_shared_16(to, v);
+  }
+}
+template <bool kWide, class T, int kRows, int kMost>
+__device__ __forceinline__ void load_x(const ShrinkParams& p,
+                                       const LoadedRows<T, kRows, kMost>& rows, int stage,
+                                       int place) {
+  using S = Stages<kRows, kMost>;
+  const int k = rows.first_k + stage * S::kRings * kStep;
+  const int bytes = bytes_at<T>(p.in, k, rows.piece);
+  const int offset = bytes > 0 ? k : 0;
+  const std::uint32_t to = rows.base + static_cast<std::uint32_t>(place * S::kXBytes) +
+                           tile_offset(rows.first_row, rows.piece);
+#pragma unroll
+  for (int i = 0; i < S::kXPieces; ++i) {
+    load_piece<kWide>(to + static_cast<std::uint32_t>(i * S::kRowStep * kTileRowBytes),
+                      rows.x[i] + offset, bytes);
+  }
+}
+
+/// Tiles first_tile.. (count of them, at most kTiles) of the block's rows over its part of K.
+/// x_loaded: x of the first stages is under way.
+template <class T, int kRows, int kMost, int kTiles, bool kWide>
+__device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBlock& block,
+                                              const SliceTiles& own, std::uint32_t shared,
+                                              int first_tile, int count, int split,
+                                              const LoadedRows<T, kRows, kMost>& rows,
+                                              bool x_loaded) {
+  using S = Stages<kRows, kMost>;
+  constexpr int kRings = S::kRings, kRowStep = S::kRowStep, kXBytes = S::kXBytes;
+  constexpr int kAPieces = (kTiles * 16 + kRowStep - 1) / kRowStep;
+  constexpr int kABytes = kTiles * 16 * kTileRowBytes;
+  constexpr int kFit = S::kBytes / kRings / (kXBytes + kABytes);
+  constexpr int kStages = S::kFixed != 0 ? S::kFixed : kFit < 8 ? kFit : 8;
+  static_assert(kStages >= 3);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int group = thread / 128;  // warpgroup
+  const int ring = kRings == 2 ? group : 0;
+  const int piece = rows.piece, first_row = rows.first_row, stages = rows.stages;
+  LoadedRows<T, kRows, kMost> mine = rows;
+  if constexpr (S::kFixed == 0) {
+    mine.base = shared + static_cast<std::uint32_t>(ring * kStages * (kXBytes + kABytes));
+  }
+  const std::uint32_t a_base = mine.base + kStages * kXBytes;
+  const std::uint32_t own_offset =
+      tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
+
+  const T* a_rows[kAPieces];
+  unsigned valid = 0;
+#pragma unroll
+  for (int i = 0; i < kAPieces; ++i) {
+    const int row = first_row + i * kRowStep;
+    const int index = row / 16;  // the same in the whole warp
+    const Tile tile = find_tile(own, first_tile + index);
+    const int rank = tile.first + row % 16;
+    const bool is_row = index < count && rank < tile.rank;
+    a_rows[i] = static_cast<const T*>(is_row ? tile.a : p.x) +
+                (is_row ? rank * tile.stride + piece * 8 : 0);
+    if (is_row) valid |= 1u << i;
+  }
+  // Past K both operands are zero, past the rank A is: nothing is multiplied that is not there.
+  const auto load_a = [&](int stage, int place) {
+    const int k = rows.first_k + stage * kRings * kStep;
+    const int bytes = bytes_at<T>(p.in, k, piece);
+    const std::uint32_t to = a_base + static_cast<std::uint32_t>(place * kABytes) + own_offset;
+#pragma unroll
+    for (int i = 0; i < kAPieces; ++i) {
+      if ((kTiles * 16) % kRowStep != 0 && first_row + i * kRowStep >= kTiles * 16) continue;
+      const int present = (valid >> i & 1u) != 0 ? bytes : 0;
+      load_piece<kWide>(to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes),
+                        a_rows[i] + (present > 0 ? k : 0), present);
+    }
+  };
+  const auto barrier = [&] {
+    if constexpr (kRings == 2) {
+      warpgroup_barrier(1 + group);
+    } else {
+      __syncthreads();
+    }
+  };
+
+  // Matrix instructions cut off what they add; over all of K that would be seen in h. They make
+  // sums of few stages, and instructions that round add those up.
+  constexpr int kRun = kTiles >= 8 ? 4 : 1;
+  float sums[kTiles * 8] = {};
+  float of_run[kTiles * 8] = {};
+  const auto add_run = [&] {
+#pragma unroll
+    for (int i = 0; i < kTiles * 8; ++i) sums[i] += of_run[i];
+  };
+#pragma unroll 1
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < stages) {
+      if (!x_loaded) load_x<kWide>(p, mine, s, s);
+      load_a(s, s);
+    }
+    commit_copies();
+  }
+  int place = 0;
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    // Of the stage before: its place is free once all have passed the barrier.
+    finish_tiles(of_run);
+    const bool begins_run = s % kRun == 0;
+    if (begins_run) add_run();
+    wait_copies<kStages - 2>();
+    publish_to_matrices();
+    barrier();
+    const std::uint32_t x_at =
+        mine.base + static_cast<std::uint32_t>(place * kXBytes) +
+        static_cast<std::uint32_t>(kRings == 2 ? 0 : group * 64 * kTileRowBytes);
+    begin_tiles<T, kTiles>(of_run, x_at, a_base + static_cast<std::uint32_t>(place * kABytes),
+                           !begins_run);
+    const int next = s + kStages - 1;
+    if (next < stages) {
+      const int free = place == 0 ? kStages - 1 : place - 1;
+      load_x<kWide>(p, mine, next, free);
+      load_a(next, free);
+    }
+    commit_copies();
+    place = place == kStages - 1 ? 0 : place + 1;
+  }
+  finish_tiles(of_run);
+  add_run();
+  wait_copies<0>();
+  __syncthreads();
+
+  // A thread's sums stand at [index][thread of the rows]: free of bank conflicts.
+  constexpr int kOwners = kRows * 2;
+  const int owner = thread % kOwners;
+  const auto sum_at = [&](int index) {
+    return shared + static_cast<std::uint32_t>((index * kOwners + owner) * 4);
+  };
+  if constexpr (kRings == 2) {
+    if (group == 1) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 8; ++i) {
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(sum_at(i)), "f"(sums[i]) : "memory");
+      }
+    }
+    __syncthreads();
+    if (group == 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 8; ++i) {
+        float other;
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(other) : "r"(sum_at(i)) : "memory");
+        sums[i] += other;
+      }
+    }
+  }
+
+  // Pair i of a thread: tile i / 4, columns (i / 2 % 2) * 8 + 2t and the next, row + (i % 2) * 8.
+  const int row = owner / 32 * 16 + lane / 4;
+  const int column = lane % 4 * 2;
+  const bool has0 = row < block.count, has1 = row + 8 < block.count;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (p.cluster > 1) {
+    const auto pair_at = [&](int pair) {
+      return shared + static_cast<std::uint32_t>((pair * kOwners + owner) * 8);
+    };
+    // Pairs stand where other threads' single sums stood.
+    __syncthreads();
+    if (kRings == 1 || group == 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles * 4; ++i) {
+        asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(pair_at(i)), "f"(sums[2 * i]),
+                     "f"(sums[2 * i + 1])
+                     : "memory");
+      }
+    }
+    cluster_barrier();
+    const int rank = cluster_rank();
+    float* const h = p.h.data + split / p.cluster * p.h.split_stride;
+    float* const h0 = h + batch_row(p, block, row) * p.h.stride;
+    float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
+    for (int i = rank * kRings + ring; i < count * 4; i += p.cluster * kRings) {
+      float2 sum = load_of_cluster(pair_at(i), 0);
+      for (int other = 1; other < p.cluster; ++other) {
+        const float2 part = load_of_cluster(pair_at(i), other);
+        sum.x += part.x;
+        sum.y += part.y;
+      }
+      const Tile tile = find_tile(own, first_tile + i / 4);
+      if (i % 2 == 0 ? has0 : has1)
+        store_pair(p, i % 2 == 0 ? h0 : h1, tile, i / 2 % 2 * 8 + column, sum.x, sum.y);
+    }
+    cluster_barrier();
+    return;
+  }
+#endif
+  const bool stores = kRings == 1 || group == 0;
+  float* const h = p.h.data + split * p.h.split_stride;
+  float* const h0 = h + batch_row(p, block, row) * p.h.stride;
+  float* const h1 = h + batch_row(p, block, row + 8) * p.h.stride;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    Tile tile = find_tile(own, first_tile + t);
+    if (t >= count) tile.rank = 0;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if (stores && has0)
+        store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
+      if (stores && has1)
+        store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
+    }
+  }
+  __syncthreads();  // before the next pass fills shared memory
+}
+
+}  // namespace
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
