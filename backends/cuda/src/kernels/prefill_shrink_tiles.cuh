@@ -14,9 +14,9 @@ namespace cuda {
 
 namespace {
 
-constexpr int kThreads = 256;  // two warpgroups
-constexpr int kStep = 64;      // elements of k in a stage: 128 bytes of a row
-constexpr int kPieces = 8;     // of 16 bytes in a row of a stage
+constexpr int kThreads = 256;            // two warpgroups
+constexpr int kStep = 64;                // elements of k in a stage: 128 bytes of a row
+constexpr int kPieces = 8;               // of 16 bytes in a row of a stage
 constexpr int kAlign = 1024;             // of a swizzled tile
 constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
