@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all_steps="conformance graph streams never coverage pool demo swap memcheck racecheck initcheck synccheck bench"
+all_steps="conformance graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid"
 logs="$root/build/gpu"
 mkdir -p "$logs"
 for step in "$@"; do
@@ -23,7 +23,7 @@ if [ -z "$folder" ]; then
   [ "$version" != 90 ] || version=90a
   need_packages "$packages_test"
   configure cuda -DRANKFOLD_CUDA=ON "-DRANKFOLD_CUDA_ARCHITECTURES=${version:-90a}-real" || exit 1
-  build cuda --target rankfold_tool conformance_test backends/cuda/tests/all string_tasks swap_under_load || exit 1
+  build cuda --target rankfold_tool conformance_test backends/cuda/tests/all string_tasks swap_under_load train_adapter || exit 1
   folder=build/cuda
 fi
 folder=$(cd "$folder" && pwd) || fail "RANKFOLD_GPU_BUILD names no folder: $folder"
@@ -53,8 +53,13 @@ timed_step() {
   [ "$status" -ne 124 ] || result="TOO LONG"
   # The last line that counts something.
   local fact
-  fact=$(grep -E 'passed|ERROR SUMMARY|RACECHECK SUMMARY|right|test cases:' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
+  fact=$(grep -E 'passed|right|test cases:|within|published' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
   table+=$(printf '  %-12s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
+}
+
+skip_step() { # skip_step NAME WHY
+  table+=$(printf '  %-12s %-8s %5s    %s' "$1" skipped - "$2")$'\n'
+  num_skipped=$((num_skipped + 1))
 }
 
 # run_step NAME SECONDS PROGRAM ARGUMENTS...: PROGRAM is a name in the build.
@@ -77,8 +82,7 @@ sanitize_step() {
   if command -v compute-sanitizer >/dev/null; then
     timed_step "$1" "$2" scripts/sanitize.sh "$1" "$folder" "$logs"
   else
-    table+=$(printf '  %-12s %-8s %5s    %s' "$1" skipped - "there is no compute-sanitizer in the PATH")$'\n'
-    num_skipped=$((num_skipped + 1))
+    skip_step "$1" "there is no compute-sanitizer in the PATH"
   fi
 }
 
@@ -87,12 +91,23 @@ run_step conformance 300 conformance_test cuda
 for name in graph streams never coverage pool; do
   run_step "$name" 300 "cuda_${name}_test"
 done
-run_step demo 120 string_tasks --backend cuda
+# Another device than the first, where there is one.
+if is_wanted second-gpu; then
+  if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
+    run_step second-gpu 300 conformance_test cuda:1 --filter '^sanitize/'
+  else
+    skip_step second-gpu "there is one GPU"
+  fi
+fi
+data=examples/01_string_tasks/data
+run_step demo 120 string_tasks --backend cuda --data "$data"
+run_step train 300 train_adapter --backend cuda --data "$data" --out "$logs/adapter"
 run_step swap 60 swap_under_load --backend cuda --seconds 5
 for name in memcheck racecheck initcheck synccheck; do
   sanitize_step "$name" 600
 done
-run_step bench 600 rankfold bench --backend cuda --json "$logs/bench.json"
+run_step bench 600 rankfold bench --backend cuda --workloads bench/workloads.json --peers bench/peers-h200.json --checks --json "$logs/bench.json"
+run_step off-grid 300 rankfold bench --backend cuda --off-grid --json "$logs/off-grid.json"
 
 printf '\ngpu\n%s\n' "$table"
 say "$num_failed steps failed, $num_skipped skipped; logs in build/gpu"
