@@ -10,6 +10,9 @@ struct BackendAccess {
   static Result<Strategy> supports(const LoraBackend& backend, const Problem& problem) {
     return backend.do_supports(problem);
   }
+  static Result<Choice> choose(const LoraBackend& backend, const Problem& problem) {
+    return backend.do_choose(problem);
+  }
   static Result<std::uint64_t> workspace_bytes(const LoraBackend& backend, const Problem& problem) {
     return backend.do_workspace_bytes(problem);
   }

@@ -98,6 +98,12 @@ int LoraBackend::list_strategies(StrategyInfo* out, int capacity) const noexcept
 
 int LoraBackend::do_list_strategies(StrategyInfo*, int) const { return 0; }
 
+Result<Choice> LoraBackend::do_choose(const Problem& problem) const {
+  const Result<Strategy> strategy = do_supports(problem);
+  if (!strategy.ok()) return strategy.status();
+  return Choice{*strategy, problem.options.configuration, 0, 0};
+}
+
 namespace {
 
 Status no_such_operation(const LoraBackend& backend, Op op) {

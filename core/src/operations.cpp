@@ -76,6 +76,13 @@ Result<Strategy> supports(const LoraBackend& backend, const Problem& problem) no
   });
 }
 
+Result<Choice> choose(const LoraBackend& backend, const Problem& problem) noexcept {
+  return guarded([&]() -> Result<Choice> {
+    if (Status status = detail::validate_problem(problem); !status.ok()) return status;
+    return BackendAccess::choose(backend, problem);
+  });
+}
+
 Result<std::uint64_t> workspace_bytes(const LoraBackend& backend, const Problem& problem) noexcept {
   return guarded([&]() -> Result<std::uint64_t> {
     if (Status status = detail::validate_problem(problem); !status.ok()) return status;

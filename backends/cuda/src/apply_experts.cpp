@@ -8,7 +8,7 @@ Status CudaBackend::do_apply_experts(const ApplyExpertsArgs& args, const Workspa
                                      Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Problem problem = make_problem(args);
+  const Problem problem = tuned(make_problem(args));
   const Rows rows = make_rows(args.addressing, args.table);
   const RowRange range = window(args.addressing);
   const Result<Strategy> strategy = do_supports(problem);

@@ -26,7 +26,7 @@ Status CudaBackend::do_apply_linear(const ApplyLinearArgs& args, const Workspace
                                     Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Problem problem = make_problem(args);
+  const Problem problem = tuned(make_problem(args));
   const Parts parts(problem, workspace);
   if (is_unfused(problem)) return apply_unfused(args, parts, native(stream));
   LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "rankfold/backend.hpp"
+#include "rankfold/tuning.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -24,6 +25,9 @@ class CudaBackend final : public LoraBackend {
   explicit CudaBackend(const DeviceTraits& traits) noexcept
       : LoraBackend("cuda", Device{DeviceType::cuda, traits.index}), traits_(traits) {}
 
+  /// Before anybody else has the backend.
+  void set_tuning(const TuningTable& tuning) noexcept { tuning_ = tuning; }
+
  protected:
   Result<void*> do_allocate(std::size_t bytes, MemoryKind kind) override;
   void do_deallocate(void* pointer, MemoryKind kind) noexcept override;
@@ -42,6 +46,7 @@ class CudaBackend final : public LoraBackend {
 
   int do_list_strategies(StrategyInfo* out, int capacity) const override;
   Result<Strategy> do_supports(const Problem& problem) const override;
+  Result<Choice> do_choose(const Problem& problem) const override;
   Result<std::uint64_t> do_workspace_bytes(const Problem& problem) const override;
 
   Status do_group_tokens(const GroupTokensArgs& args, const LoraAddressing& grouped, void* scratch,
@@ -68,7 +73,14 @@ class CudaBackend final : public LoraBackend {
                                Stream stream) override;
 
  private:
+  /// The problem with what the tuning file says of it, where that can be and needs no more
+  /// workspace than the built-in choice.
+  Problem tuned(const Problem& problem) const;
+  /// Of a problem whose options are final.
+  Result<Strategy> strategy_of(const Problem& problem) const;
+
   const DeviceTraits traits_;
+  TuningTable tuning_;
 };
 
 inline cudaStream_t native(Stream stream) noexcept {

@@ -8,7 +8,7 @@ Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& works
                                 Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Problem problem = make_problem(args);
+  const Problem problem = tuned(make_problem(args));
   const Parts parts(problem, workspace);
   Rows rows;
   RANKFOLD_CUDA_TRY(make_rows(args.addressing, args.table, parts, native(stream), &rows));

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <new>
+#include <memory>
+#include <vector>
 
 #include "architectures.hpp"
 #include "backend.hpp"
+#include "configurations.hpp"
 #include "kernels/modules.hpp"
 #include "rankfold/cuda.hpp"
 #include "runtime.hpp"
@@ -89,8 +92,36 @@ Status check_device(const DeviceTraits& traits) noexcept {
   return {};
 }
 
+// What tuning files know the device by, too.
+void write_name(const cudaDeviceProp& properties, DeviceDescription* device) noexcept {
+  std::snprintf(device->name, sizeof(device->name), "%.80s, sm_%d%d, %d SMs", properties.name,
+                properties.major, properties.minor, properties.multiProcessorCount);
+}
+
+// The file that RANKFOLD_TUNING names, if there is one.
+Status read_tuning(CudaBackend& backend) {
+  const char* const path = std::getenv(kTuningVariable);
+  if (path == nullptr || *path == '\0') return {};
+  cudaDeviceProp properties{};
+  DeviceDescription device;
+  if (Status status = to_status(cudaGetDeviceProperties(&properties, backend.device().index),
+                                "cudaGetDeviceProperties");
+      !status.ok()) {
+    return status;
+  }
+  write_name(properties, &device);
+  std::vector<StrategyInfo> strategies(
+      static_cast<std::size_t>(backend.list_strategies(nullptr, 0)));
+  const int count = backend.list_strategies(strategies.data(), static_cast<int>(strategies.size()));
+  const Result<TuningTable> table = TuningTable::from_environment(
+      {"cuda", device.name, kKernelsVersion, 0}, strategies.data(), count);
+  if (table.ok()) backend.set_tuning(*table);
+  return table.status();
+}
+
 void describe(BackendDescription* description) {
   *description = {};
+  description->kernels = kKernelsVersion;
   description->is_accelerator = 1;
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
@@ -109,8 +140,7 @@ void describe(BackendDescription* description) {
       continue;
     }
     device.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
-    std::snprintf(device.name, sizeof(device.name), "%.80s, sm_%d%d, %d SMs", properties.name,
-                  properties.major, properties.minor, properties.multiProcessorCount);
+    write_name(properties, &device);
     const Status fits = check_device(traits_of(i));
     any = any || fits.ok();
     if (!fits.ok() && status.ok()) status = fits;
@@ -144,8 +174,9 @@ Status create(std::int32_t device_index, LoraBackend** backend) {
   const DeviceScope scope(device_index);
   if (Status status = scope.status(); !status.ok()) return status;
   (void)load_kernels();
-  *backend = new (std::nothrow) CudaBackend(traits);
-  if (*backend == nullptr) return Status(StatusCode::out_of_memory, "host memory is exhausted");
+  auto made = std::make_unique<CudaBackend>(traits);
+  if (Status status = read_tuning(*made); !status.ok()) return status;
+  *backend = made.release();
   return {};
 }
 

@@ -7,7 +7,7 @@ Status CudaBackend::do_forward_embedding(const ForwardEmbeddingArgs& args,
                                          const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Problem problem = make_problem(args);
+  const Problem problem = tuned(make_problem(args));
   const Parts parts(problem, workspace);
   LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));
   RANKFOLD_CUDA_TRY(call.begin());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "configurations.hpp"
 #include "launch.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -144,7 +145,7 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
           "an operation on experts; here there are gemv, routed, grouped, tensor_core and general");
   }
   if (asked != Strategy::automatic) plan.strategy = asked;
-  if (plan.strategy == Strategy::general) return plan;
+  if (plan.strategy == Strategy::general) return configure(problem, traits, plan);
   if (plan.strategy == Strategy::tensor_core) {
     plan.kind = uniform ? Grouping::uniform : Grouping::segments;
     plan.groups_rows = tokens;
@@ -156,7 +157,7 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
       plan.prefill.splits = fitting_splits(rows, columns, plan.prefill.splits);
     }
     plan.splits = plan.prefill.partials();
-    return plan;
+    return configure(problem, traits, plan);
   }
   if (plan.strategy == Strategy::routed) {
     plan.kind = Grouping::single;
@@ -174,7 +175,7 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
   plan.blocks = row_block_bound(plan.kind, bound, plan.segments, kDecodeRows);
   plan.splits =
       shrinks(problem.op) && problem.dropout_p == 0.0f ? choose_splits(plan, problem, traits) : 1;
-  return plan;
+  return configure(problem, traits, plan);
 }
 
 Status LinearCall::begin() {

@@ -6,7 +6,7 @@ namespace cuda {
 Status CudaBackend::do_shrink(const ShrinkArgs& args, const Workspace& workspace, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  const Problem problem = make_problem(args);
+  const Problem problem = tuned(make_problem(args));
   const Parts parts(problem, workspace);
   LinearCall call(problem, traits_, args.addressing, args.table, parts, native(stream));
   RANKFOLD_CUDA_TRY(call.begin());

@@ -1,7 +1,9 @@
 // Which strategy computes a problem.
+#include <algorithm>
 #include <cinttypes>
 
 #include "backend.hpp"
+#include "configurations.hpp"
 #include "kernels/backward_tensor.hpp"
 #include "kernels/experts.hpp"
 #include "linear.hpp"
@@ -40,7 +42,8 @@ Result<Strategy> choose_experts(const Problem& problem) noexcept {
 int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   int count = 0;
   const auto add = [&](Op op, Strategy strategy, const char* conditions) {
-    if (count < capacity) out[count] = {op, strategy, conditions, "default"};
+    if (count < capacity)
+      out[count] = {op, strategy, conditions, configuration_names(op, strategy)};
     ++count;
   };
   add(Op::group_tokens, Strategy::grouped, "counting sort");
@@ -70,25 +73,45 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
   return count;
 }
 
+Problem CudaBackend::tuned(const Problem& problem) const {
+  const TunedChoice* const choice = tuning_.find(problem);
+  if (choice == nullptr) return problem;
+  Problem tuned = problem;
+  tuned.options.strategy = choice->strategy;
+  tuned.options.configuration = choice->configuration;
+  // workspace_bytes() knows nothing of files: it is monotone in the bounds, which entries are not.
+  const bool fits = plan_workspace(tuned).bytes <= plan_workspace(problem).bytes;
+  return fits && strategy_of(tuned).ok() ? tuned : problem;
+}
+
 Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
+  return strategy_of(tuned(problem));
+}
+
+Result<Choice> CudaBackend::do_choose(const Problem& problem) const {
+  const Problem final = tuned(problem);
+  const Result<Strategy> strategy = strategy_of(final);
+  if (!strategy.ok()) return strategy.status();
+  return Choice{*strategy, std::max(final.options.configuration, 1),
+                final.options.strategy != problem.options.strategy ? 1 : 0, 0};
+}
+
+Result<Strategy> CudaBackend::strategy_of(const Problem& problem) const {
   const CallOptions& options = problem.options;
-  if (problem.op == Op::group_tokens) return Strategy::grouped;
+  const auto checked = [&](Strategy strategy) -> Result<Strategy> {
+    if (Status status = check_configuration(problem, strategy); !status.ok()) return status;
+    return strategy;
+  };
+  if (problem.op == Op::group_tokens) return checked(Strategy::grouped);
   if (problem.op == Op::backward_experts) {
     return Status(StatusCode::unsupported,
                   "backward_experts: this version of rankfold does not have it");
-  }
-  if (options.configuration < 0 || options.configuration > 1) {
-    return Status::format(
-        StatusCode::unsupported,
-        "%s: options.configuration is %d; each strategy of the cuda backend has one "
-        "configuration, so it should be 0 or 1",
-        to_string(problem.op), options.configuration);
   }
   if (problem.op == Op::backward && options.strategy != Strategy::general) {
     const bool fits = traits_.hopper_code && tile_backward(problem).fits;
     if (fits &&
         (options.strategy == Strategy::tensor_core || options.strategy == Strategy::automatic)) {
-      return Strategy::tensor_core;
+      return checked(Strategy::tensor_core);
     }
     if (options.strategy == Strategy::tensor_core) {
       return Status::format(
@@ -102,7 +125,7 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
           problem.shape.max_rank);
     }
   }
-  if (is_unfused(problem)) return Strategy::unfused;
+  if (is_unfused(problem)) return checked(Strategy::unfused);
   if (is_linear_op(problem.op)) {
     Result<LinearPlan> plan = plan_linear(problem, traits_);
     if (!plan.ok()) return plan.status();
@@ -112,14 +135,15 @@ Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {
                           options.strategy == Strategy::experts_sorted;
   if ((problem.op == Op::apply_experts && options.strategy == Strategy::automatic) ||
       (routes_experts(problem.op) && of_experts)) {
-    return choose_experts(problem);
+    const Result<Strategy> strategy = choose_experts(problem);
+    return strategy.ok() ? checked(*strategy) : strategy;
   }
   if (options.strategy != Strategy::automatic && options.strategy != Strategy::general) {
     return Status::format(StatusCode::unsupported,
                           "%s: strategy is %s; the cuda backend has general", to_string(problem.op),
                           to_string(options.strategy));
   }
-  return Strategy::general;
+  return checked(Strategy::general);
 }
 
 Result<std::uint64_t> CudaBackend::do_workspace_bytes(const Problem& problem) const {

@@ -21,7 +21,7 @@ struct BackendAccess;  // the free functions' way to the do_* functions
 
 /// The version of this class's virtual functions. A backend registers the version that it was built
 /// against; the registry refuses another one, naming both.
-inline constexpr std::int32_t kBackendInterfaceVersion = 1;
+inline constexpr std::int32_t kBackendInterfaceVersion = 2;
 
 /// What kind of memory to allocate.
 enum class MemoryKind : std::int32_t {
@@ -38,6 +38,15 @@ struct StrategyInfo {
   Strategy strategy;
   const char* conditions;      ///< which problems it accepts
   const char* configurations;  ///< its configurations, in order, separated by "; "
+};
+
+/// What a call of a problem runs.
+struct Choice {
+  Strategy strategy = Strategy::automatic;
+  std::int32_t configuration =
+      0;                         ///< 1 + index in the strategy's list; 0: the backend does not say
+  std::int32_t from_tuning = 0;  ///< 1: the file that RANKFOLD_TUNING names decided it
+  std::int32_t reserved = 0;
 };
 
 /// One device's implementation. Thread-safe: several threads may call at once, on different streams
@@ -111,6 +120,8 @@ class RANKFOLD_EXPORT LoraBackend {
 
   virtual int do_list_strategies(StrategyInfo* out, int capacity) const;
   virtual Result<Strategy> do_supports(const Problem& problem) const = 0;
+  /// As do_supports, with the configuration. The default knows the one that the call names.
+  virtual Result<Choice> do_choose(const Problem& problem) const;
   virtual Result<std::uint64_t> do_workspace_bytes(const Problem& problem) const = 0;
 
   // The operations. Arguments are validated, the workspace is large enough, the problem is

@@ -24,6 +24,10 @@ RANKFOLD_NAMESPACE_BEGIN
 RANKFOLD_EXPORT Result<Strategy> supports(const LoraBackend& backend,
                                           const Problem& problem) noexcept;
 
+/// The same with the configuration, and whether a tuning file (tuning.hpp) decided. For reports; no
+/// operation needs it. Errors as supports().
+RANKFOLD_EXPORT Result<Choice> choose(const LoraBackend& backend, const Problem& problem) noexcept;
+
 /// Bytes of workspace that a call of this problem needs; monotone in every bound. A workspace sized
 /// for upper bounds serves every smaller call. Errors as supports().
 RANKFOLD_EXPORT Result<std::uint64_t> workspace_bytes(const LoraBackend& backend,

@@ -20,5 +20,6 @@
 #include "rankfold/stream.hpp"
 #include "rankfold/target_spec.hpp"
 #include "rankfold/tensor_view.hpp"
+#include "rankfold/tuning.hpp"
 #include "rankfold/validate.hpp"
 #include "rankfold/version.hpp"

@@ -30,7 +30,9 @@ struct BackendDescription {
   std::int32_t usable = 0;          ///< 1 or 0
   std::int32_t is_accelerator = 0;  ///< 1: auto prefers it to reference
   std::int32_t num_devices = 0;     ///< may be more than kMaxDevices; the first are described
-  std::int32_t reserved = 0;
+  /// Version of its kernels and their configurations, for which tuning files are made; 0: it reads
+  /// none.
+  std::int32_t kernels = 0;
   DeviceDescription devices[kMaxDevices] = {};
   char reason[512] = {};  ///< why not usable, and the cure; "" when usable
   char detail[256] = {};  ///< versions, instruction set, execution space

@@ -215,12 +215,22 @@ typedef struct {
   const char *conditions, *configurations;
 } C_StrategyInfo;
 typedef struct {
+  int32_t strategy, configuration, from_tuning, reserved;
+} C_Choice;
+typedef struct {
+  const char *backend, *device;
+  int32_t kernels, reserved;
+} C_TuningTarget;
+typedef struct {
+  int32_t strategy, configuration;
+} C_TunedChoice;
+typedef struct {
   int32_t index, reserved;
   int64_t memory_bytes;
   char name[112];
 } C_DeviceDescription;
 typedef struct {
-  int32_t usable, is_accelerator, num_devices, reserved;
+  int32_t usable, is_accelerator, num_devices, kernels;
   C_DeviceDescription devices[16];
   char reason[512], detail[256];
 } C_BackendDescription;

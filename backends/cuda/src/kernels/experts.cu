@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "../configurations.hpp"
 #include "experts_apply.cuh"
 #include "launch.hpp"
 #include "modules.hpp"
@@ -221,12 +222,15 @@ Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaS
   const std::int64_t rows = problem.bounds.rows;
   // By the rows of a pair, if all pairs are chosen alike.
   Size size = rows >= 16 * keys ? Size::many : rows >= keys ? Size::some : Size::few;
-  const int chunks = rows >= 6 * keys ? 2 : 1;
+  int chunks = rows >= 6 * keys ? 2 : 1;
   if (rows < keys) {
     // Most pairs have no row: a block a row, which takes the rows of its pair along.
     p.finder = p.num_rows <= experts::kSegment ? experts::kByRow : experts::kPlain;
   }
   if (problem.options.batch_invariant == BatchInvariant::on && size == Size::few) size = Size::some;
+  const ExpertsConfiguration asked = experts_configuration(problem);
+  if (asked.size >= 0) size = static_cast<Size>(asked.size);
+  if (asked.parts > 0) chunks = asked.parts;
   return problem.x_dtype == DType::f16
              ? launch_for<__half>(args.y.dtype, size, p, chunks, stream)
              : launch_for<__nv_bfloat16>(args.y.dtype, size, p, chunks, stream);

@@ -48,6 +48,9 @@ struct PrefillPlan {
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
                          std::int64_t active_rows, std::int64_t max_segments) noexcept;
 
+/// Whether a block of the shrink may have so many rows, 64 or 128.
+bool prefill_shrink_takes(const PrefillDevice& device, int rows) noexcept;
+
 /// h as float32 [partials][row][num_slices * max_rank].
 struct PartialHidden {
   float* data = nullptr;

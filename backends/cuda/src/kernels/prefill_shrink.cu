@@ -140,6 +140,10 @@ bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DTyp
          shape.max_rank <= 1024 && shape.in <= kMostIn;
 }
 
+bool prefill_shrink_takes(const PrefillDevice& device, int rows) noexcept {
+  return rows == 64 || (rows == 128 && device.shared_bytes >= kManyShared);
+}
+
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;

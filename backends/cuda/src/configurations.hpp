@@ -1,0 +1,37 @@
+// The configurations of each strategy: what the built-in choice of tiles and splits is changed to.
+// Kernels are the same; only what the host decides before a launch is.
+#pragma once
+
+#include <cstdint>
+
+#include "linear.hpp"
+#include "rankfold/problem.hpp"
+
+RANKFOLD_NAMESPACE_BEGIN
+namespace cuda {
+
+/// Version of kernels and configurations: files of `rankfold tune` are for one. Raise it when a
+/// change makes old measurements mislead, or gives a name another meaning.
+inline constexpr std::int32_t kKernelsVersion = 1;
+
+/// Names of the configurations in order, separated by "; ". A static string.
+const char* configuration_names(Op op, Strategy strategy);
+
+/// Whether the problem's configuration is one of the strategy, and batch_invariant leaves the
+/// choice open. Else unsupported with the reason.
+Status check_configuration(const Problem& problem, Strategy strategy);
+
+/// The built-in plan of a problem as its configuration changes it. Unsupported where that cannot
+/// be, or would change nothing.
+Result<LinearPlan> configure(const Problem& problem, const DeviceTraits& traits, LinearPlan plan);
+
+/// What a configuration of fused experts says: rows of a pair that blocks are shaped for (0 few, 1
+/// some, 2 many; -1 as built in) and blocks for the rows of a pair (0 as built in).
+struct ExpertsConfiguration {
+  int size = -1;
+  int parts = 0;
+};
+ExpertsConfiguration experts_configuration(const Problem& problem) noexcept;
+
+}  // namespace cuda
+RANKFOLD_NAMESPACE_END
