@@ -67,6 +67,14 @@ struct BenchOptions {
 };
 int run_bench(const BenchOptions& options, Output& out);
 
+struct TuneOptions {
+  std::string backend;
+  std::string shapes;  ///< empty: the file that is installed with the command
+  std::string filter;
+  std::string output;
+};
+int run_tune(const TuneOptions& options, Output& out);
+
 /// The backend of --backend, else of RANKFOLD_BACKEND, else of auto. Throws CommandError (exit 2).
 LoraBackend& select_backend(const std::string& specification);
 

@@ -1,4 +1,5 @@
 // rankfold list: which backends there are, which one is taken, and what each can do.
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 
@@ -6,6 +7,7 @@
 #include "rankfold/options.hpp"
 #include "rankfold/registry.hpp"
 #include "rankfold/version.hpp"
+#include "tuning.hpp"
 
 namespace rankfold::tools {
 namespace {
@@ -107,6 +109,22 @@ void print_backends(const std::vector<BackendListing>& backends, Output& out) {
   out.write(table(rows));
 }
 
+// Numbers are those of CallOptions::configuration.
+void print_configurations(std::size_t list, const std::string& configurations, Output& out) {
+  constexpr std::size_t kWidth = 100;
+  std::string line = fmt::format("  list {}:", list);
+  int number = 0;
+  for (const std::string& name : split_configurations(configurations)) {
+    const std::string item = fmt::format("  {} {}", ++number, name);
+    if (line.size() + item.size() > kWidth) {
+      out.print("{}\n", line);
+      line = "         ";
+    }
+    line += item;
+  }
+  out.print("{}\n", line);
+}
+
 void print_strategies(const std::vector<BackendListing>& backends, Output& out) {
   for (const BackendListing& listing : backends) {
     if (listing.description.usable == 0) continue;
@@ -118,11 +136,20 @@ void print_strategies(const std::vector<BackendListing>& backends, Output& out) 
     }
     std::vector<std::vector<std::string>> rows = {
         {"  operation", "strategy", "configurations", "accepts"}};
+    std::vector<std::string> lists;  // of configurations, each once
     for (const StrategyInfo& info : *strategies) {
-      rows.push_back({std::string("  ") + to_string(info.op), to_string(info.strategy),
-                      info.configurations, info.conditions});
+      const std::string configurations = info.configurations;
+      std::string cell = configurations;
+      if (split_configurations(configurations).size() > 1) {
+        auto at = std::find(lists.begin(), lists.end(), configurations);
+        if (at == lists.end()) at = lists.insert(at, configurations);
+        cell = fmt::format("list {}", at - lists.begin() + 1);
+      }
+      rows.push_back({std::string("  ") + to_string(info.op), to_string(info.strategy), cell,
+                      info.conditions});
     }
     out.write(strategies->empty() ? std::string("  none\n") : table(rows));
+    for (std::size_t i = 0; i < lists.size(); ++i) print_configurations(i + 1, lists[i], out);
   }
 }
 
@@ -139,11 +166,39 @@ void print_wish(const Wish& wish, Output& out) {
   }
 }
 
+void print_tuning(const TuningUse& use, Output& out) {
+  if (use.path.empty()) return out.print("{} is not set\n", kTuningVariable);
+  out.print("{} is \"{}\"", kTuningVariable, printable(use.path));
+  if (!use.status.ok()) return out.write(" and cannot be used, see the error\n");
+  const char* before = ": ";
+  for (const TuningUse::Device& device : use.devices) {
+    out.print("{}{}", before, TuningUse::describe(device));
+    before = "; ";
+  }
+  out.write("\n");
+}
+
+Json tuning_json(const TuningUse& use) {
+  Json devices = Json::array();
+  for (const TuningUse::Device& device : use.devices) {
+    devices.push_back({{"backend", device.backend},
+                       {"device", device.index},
+                       {"reads", device.reads},
+                       {"entries", device.entries},
+                       {"others", device.others}});
+  }
+  return {{"name", kTuningVariable},
+          {"value", use.path.empty() ? Json(nullptr) : Json(use.path)},
+          {"devices", std::move(devices)},
+          {"error", use.status.ok() ? Json(nullptr) : to_json(use.status)}};
+}
+
 }  // namespace
 
 int run_list(const ListOptions& options, Output& out) {
   const std::vector<BackendListing> backends = list_backends();
   const Wish wish = read_wish();
+  const TuningUse tuning = tuning_use(backends);
   if (options.json) {
     Json array = Json::array();
     Json taken = nullptr;
@@ -158,14 +213,17 @@ int run_list(const ListOptions& options, Output& out) {
                       {"value", wish.value ? Json(*wish.value) : Json(nullptr)},
                       {"selects", wish.status.ok() ? Json(wish.selects) : Json(nullptr)},
                       {"error", wish.status.ok() ? Json(nullptr) : to_json(wish.status)}}},
+                    {"tuning", tuning_json(tuning)},
                     {"backends", std::move(array)}});
   } else {
     out.print("rankfold {}\n\n", version());
     print_backends(backends, out);
     if (options.kernels) print_strategies(backends, out);
     print_wish(wish, out);
+    print_tuning(tuning, out);
   }
   if (!wish.status.ok()) throw CommandError(kExitUsage, describe(wish.status));
+  if (!tuning.status.ok()) throw CommandError(kExitUsage, describe(tuning.status));
   return kExitOk;
 }
 

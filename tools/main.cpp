@@ -24,6 +24,7 @@ constexpr const char* kFooter =
     "  rankfold COMMAND --help       options and examples of one command\n\n"
     "Environment:\n"
     "  RANKFOLD_BACKEND   auto (default) | NAME | NAME:DEVICE, for example reference or cuda:1\n"
+    "  RANKFOLD_TUNING    a file that `rankfold tune` wrote\n"
     "  NO_COLOR           no colours on a terminal\n\n"
     "Exit codes:\n"
     "  0  done\n"
@@ -161,16 +162,44 @@ std::function<int(Output&)> add_bench(CLI::App& app) {
   return [options](Output& out) { return run_bench(*options, out); };
 }
 
+std::function<int(Output&)> add_tune(CLI::App& app) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* command = app.add_subcommand(
+      "tune", "Time every configuration on this device and write the fastest to a file");
+  command->add_option("--backend", options->backend, kBackendHelp);
+  command
+      ->add_option("--shapes", options->shapes,
+                   "The points to tune for, in the form of bench's workloads (default: those that "
+                   "bench times)")
+      ->type_name("FILE");
+  command->add_option("--filter", options->filter, "Only points whose name the REGEX is found in")
+      ->type_name("REGEX");
+  command
+      ->add_option("-o,--output", options->output,
+                   "The tuning file; takes its name when it is whole")
+      ->type_name("FILE")
+      ->required();
+  command->footer(
+      "RANKFOLD_TUNING=FILE makes backends take what is written there for calls that leave the\n"
+      "strategy open, at these shapes and at as many rows and segments, counted in powers of two.\n"
+      "Each configuration is compared with a float64 result before it is timed, with cold weights\n"
+      "as by `rankfold bench`; what gains under 2 % is not written. Points with several adapters\n"
+      "are tuned twice: rows grouped by slot, and slots of tokens alone.\n\n"
+      "Examples:\n"
+      "  rankfold tune -o h200.tuning\n"
+      "  rankfold tune --backend cuda:1 --shapes my_model.json -o my_model.tuning\n"
+      "  RANKFOLD_TUNING=h200.tuning rankfold bench\n");
+  return [options](Output& out) { return run_tune(*options, out); };
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "rankfold");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("rankfold ") + version());
   app.require_subcommand(0, 1);
   const std::pair<const char*, std::function<int(Output&)>> commands[] = {
-      {"list", add_list(app)},
-      {"inspect", add_inspect(app)},
-      {"check", add_check(app)},
-      {"bench", add_bench(app)},
+      {"list", add_list(app)},   {"inspect", add_inspect(app)}, {"check", add_check(app)},
+      {"bench", add_bench(app)}, {"tune", add_tune(app)},
   };
 
   Output out(stdout);

@@ -10,6 +10,7 @@
 #include "rankfold/memory.hpp"
 #include "render.hpp"
 #include "report.hpp"
+#include "tuning.hpp"
 
 namespace rankfold::tools {
 namespace {
@@ -86,6 +87,17 @@ Workloads choose_workloads(const BenchOptions& options) {
   return {fmt::format("{} points off the grid", kNumOffGrid), off_grid_points()};
 }
 
+// Empty: RANKFOLD_TUNING is not set. What is wrong with its file, making the backend has said.
+std::string describe_tuning(const LoraBackend& backend) {
+  const TuningUse use = tuning_use(list_backends());
+  for (const TuningUse::Device& device : use.devices) {
+    const bool same = !device.reads || device.index == backend.device().index;
+    if (device.backend == backend.name() && same)
+      return fmt::format("{}: {}", use.path, TuningUse::describe(device));
+  }
+  return use.path;
+}
+
 // Everything that goes to files and stdout beside the table.
 struct Sinks {
   File json;
@@ -110,7 +122,8 @@ int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
   bench.yardsticks = timer->yardsticks(bench.limits);
   complete(bench.yardsticks, peers);
   const Peers* const shown = peers.has_value() && !options.off_grid ? &*peers : nullptr;
-  const RunInfo info{workloads.path, shown, options.off_grid, timer->versions()};
+  const RunInfo info{workloads.path, shown, options.off_grid, timer->versions(),
+                     describe_tuning(backend)};
   print_head(bench, info, lines);
   std::vector<PointResult> results;
   for (const Workload& point : points) {
@@ -129,7 +142,9 @@ int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
   if (sinks.markdown) write_markdown({document}, sinks.markdown.get());
   if (!options.figures.empty()) write_figures({document}, options.figures);
   const bool failed = std::any_of(results.begin(), results.end(), [](const PointResult& result) {
-    return result.outcome == PointResult::Outcome::failed;
+    return result.outcome == PointResult::Outcome::failed ||
+           std::any_of(result.variants.begin(), result.variants.end(),
+                       [](const Variant& variant) { return variant.wrong; });
   });
   return failed ? kExitFailure : kExitOk;
 }

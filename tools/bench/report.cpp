@@ -30,15 +30,6 @@ double rate(std::int64_t amount, double seconds, double unit) {
   return seconds > 0 ? static_cast<double>(amount) / seconds / unit : 0;
 }
 
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 Json timing_json(const Timing& timing) {
   return {{"median_us", timing.median * kMicro},
           {"p10_us", timing.p10 * kMicro},
@@ -78,12 +69,12 @@ void add_standing(const PointResult& point, const RunInfo& info, Json& json) {
 
 Json variants_json(const PointResult& point) {
   Json variants = Json::array();
-  for (const PointResult::Variant& variant : point.variants) {
+  for (const Variant& variant : point.variants) {
     Json line = {{"strategy", variant.strategy}, {"configuration", variant.configuration}};
     if (variant.refusal.empty()) {
       line["time"] = timing_json(variant.time);
     } else {
-      line["declined"] = variant.refusal;
+      line[variant.wrong ? "failed" : "declined"] = variant.refusal;
     }
     variants.push_back(std::move(line));
   }
@@ -99,6 +90,8 @@ Json point_json(const PointResult& point, const Bench& bench, const RunInfo& inf
     return json;
   }
   json["strategy"] = point.strategy;
+  json["configuration"] = point.configuration;
+  json["from_tuning"] = point.from_tuning;
   json["addressing"] = point.addressing;
   json["time"] = timing_json(point.time);
   json["gb_per_s"] = rate(point.min_bytes, point.time.median, 1e9);
@@ -129,14 +122,18 @@ Json number_or_null(const std::optional<double>& value, double unit) {
 // Names off the grid say everything of the point.
 int name_width(const RunInfo& info) { return info.off_grid ? 56 : 36; }
 
-// With a star at the fastest.
+// With a star at the fastest. What is not for this problem is counted; JSON has the reasons.
 void print_variants(const PointResult& point, const RunInfo& info, Output& out) {
   double least = 0;
-  for (const PointResult::Variant& variant : point.variants) {
+  for (const Variant& variant : point.variants) {
     if (!variant.refusal.empty()) continue;
     if (least == 0 || variant.time.median < least) least = variant.time.median;
   }
-  for (const PointResult::Variant& variant : point.variants) {
+  int num_declined = 0;
+  std::string strategy;
+  for (const Variant& variant : point.variants) {
+    const bool first = variant.strategy != strategy;
+    strategy = variant.strategy;
     const std::string label =
         fmt::format("  {}{}{}", variant.strategy, variant.configuration.empty() ? "" : ": ",
                     printable(variant.configuration));
@@ -144,13 +141,28 @@ void print_variants(const PointResult& point, const RunInfo& info, Output& out) 
       out.print("{:<{}}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.2f}{}\n", label, name_width(info),
                 variant.time.median * kMicro, variant.time.p10 * kMicro, variant.time.p90 * kMicro,
                 variant.time.median / point.floor.median, variant.time.median == least ? " *" : "");
-    } else {
+    } else if (variant.wrong) {
+      out.print("{:<{}}  {} {}\n", label, name_width(info), out.red("FAILED"),
+                printable(variant.refusal));
+    } else if (first) {
       out.print("{:<{}}  declined: {}\n", label, name_width(info), printable(variant.refusal));
+    } else {
+      ++num_declined;
     }
   }
+  if (num_declined > 0) out.print("  and {} configurations not for this point\n", num_declined);
 }
 
 }  // namespace
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
 
 Standing standing(const PointResult& point, const RunInfo& info, bool has_goal) {
   Standing stand;
@@ -178,6 +190,7 @@ void print_head(const Bench& bench, const RunInfo& info, Output& out) {
   }
   if (!info.versions.empty()) out.write("\n");
   out.print("{}\n", printable(info.workloads));
+  if (!info.tuning.empty()) out.print("tuning: {}\n", printable(info.tuning));
   if (info.peers != nullptr) {
     out.print("peers: {} on {}, {}\n", printable(info.peers->path), printable(info.peers->device),
               printable(info.peers->date));
@@ -209,7 +222,7 @@ void print_head(const Bench& bench, const RunInfo& info, Output& out) {
     out.print("{:>9}{:>7}", info.off_grid ? "limit" : "goal", "met");
     if (info.peers != nullptr) out.print("{:>10}{:>8}{:>7}", "peer us", "x floor", "ahead");
   }
-  out.print("{:>9}{:>9}{:>9}{:>8}\n", "GB/s", "TFLOP/s", "group us", "host us");
+  out.print("{:>9}{:>9}{:>9}{:>8}  {}\n", "GB/s", "TFLOP/s", "group us", "host us", "strategy");
   out.flush();
 }
 
@@ -242,8 +255,9 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
   } else {
     out.print("{:>9}", "-");
   }
-  out.print("{:>8.2f}{}\n", point.host_seconds * kMicro,
-            point.cold ? "" : "  not cold: too few copies");
+  out.print("{:>8.2f}  {}{}{}{}{}\n", point.host_seconds * kMicro, point.strategy,
+            point.configuration.empty() ? "" : ": ", printable(point.configuration),
+            point.from_tuning ? " (tuned)" : "", point.cold ? "" : "  not cold: too few copies");
   print_variants(point, info, out);
   out.flush();
 }
@@ -301,6 +315,7 @@ Json bench_json(const Bench& bench, const RunInfo& info, const std::vector<Point
       {"threads", yardsticks.threads},
       {"workloads", std::filesystem::path(info.workloads).filename().string()},
       {"off_grid", info.off_grid},
+      {"tuning", info.tuning.empty() ? Json(nullptr) : Json(info.tuning)},
       {"last_level_cache_bytes", bench.limits.cache_bytes},
       {"cold_bytes", bench.limits.cold_bytes},
       {"copy_gb_per_s", yardsticks.copy_bytes_per_second / 1e9},

@@ -13,6 +13,7 @@ struct RunInfo {
   const Peers* peers = nullptr;
   bool off_grid = false;  ///< limits instead of goals
   std::vector<std::pair<std::string, std::string>> versions;
+  std::string tuning;  ///< what RANKFOLD_TUNING means here; empty: not set
 };
 
 /// How a time stands beside its floor, its goal and the best peer. Seconds and ratios; 0: not
@@ -27,6 +28,9 @@ struct Standing {
   bool ahead = false;  ///< less time and a lower ratio than the peer
 };
 Standing standing(const PointResult& point, const RunInfo& info, bool has_goal);
+
+/// "2026-11-30T12:00:00Z".
+std::string utc_now();
 
 /// Machine, yardsticks and the head of the table.
 void print_head(const Bench& bench, const RunInfo& info, Output& out);

@@ -1,28 +1,16 @@
 // One point: set up, checked, timed.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "device_timer.hpp"
-#include "machine.hpp"
-#include "pattern.hpp"
-#include "timing.hpp"
+#include "variants.hpp"
 #include "workloads.hpp"
-#include "yardsticks.hpp"
 
 namespace rankfold::tools {
 
 struct PointResult {
   enum class Outcome { timed, skipped, failed };
-  struct Variant {  ///< --sweep: one configuration of one strategy
-    std::string strategy;
-    std::string configuration;
-    Timing time;
-    int num_nodes = -1;
-    std::string refusal;  ///< not empty: not timed
-  };
   std::string name;
   std::string group;
   std::string kind;
@@ -30,7 +18,9 @@ struct PointResult {
   std::string reason;  ///< why skipped or failed
   std::int64_t min_bytes = 0;
   std::int64_t flops = 0;
-  std::string strategy;  ///< that the backend chose
+  std::string strategy;       ///< that the backend chose
+  std::string configuration;  ///< of it
+  bool from_tuning = false;   ///< the file that RANKFOLD_TUNING names decided it
   std::string addressing;
   Timing time;
   Timing floor;             ///< interpolated where the device has a table of floors
@@ -42,17 +32,7 @@ struct PointResult {
   std::int64_t touched_bytes = 0;  ///< by all layers together
   bool cold = false;               ///< touched_bytes is past the last-level cache
   int checked_rows = 0;
-  std::vector<Variant> variants;
-};
-
-/// What all points of a run share.
-struct Bench {
-  LoraBackend& backend;
-  Stream stream;
-  DeviceTimer& timer;
-  Patterns& patterns;
-  MachineLimits limits;
-  Yardsticks yardsticks;
+  std::vector<Variant> variants;  ///< --sweep
 };
 
 /// Never throws for what is wrong with the point: that is the result's outcome.

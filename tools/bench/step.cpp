@@ -6,12 +6,19 @@
 
 namespace rankfold::tools {
 
-Step::Step(LoraBackend& backend, Stream stream, const Workload& point)
+bool serves_one_adapter(const Workload& point) {
+  const std::vector<std::int32_t>& slots = point.token_slots;
+  return !slots.empty() && slots.front() >= 0 &&
+         std::all_of(slots.begin(), slots.end(),
+                     [&](std::int32_t slot) { return slot == slots.front(); });
+}
+
+Step::Step(LoraBackend& backend, Stream stream, const Workload& point, Form form)
     : backend_(backend), stream_(stream) {
   if (point.kind == Workload::Kind::moe) {
     set_experts(point);
   } else {
-    set_linear(point);
+    set_linear(point, form);
   }
   must(backend.synchronize(stream));
 }
@@ -26,16 +33,17 @@ const T* Step::upload(const std::vector<T>& values) {
   return arrays_.back().as<T>();
 }
 
-void Step::set_linear(const Workload& point) {
+void Step::set_linear(const Workload& point, Form form) {
   const std::vector<std::int32_t>& slots = point.token_slots;
-  const bool uniform = !slots.empty() && slots.front() >= 0 &&
-                       std::all_of(slots.begin(), slots.end(),
-                                   [&](std::int32_t slot) { return slot == slots.front(); });
   linear_.num_tokens = point.tokens;
   linear_.device = backend_.device();
-  if (uniform) {
+  if (serves_one_adapter(point)) {
     linear_.mode = AddressingMode::uniform;
     linear_.uniform_slot = slots.front();
+    return;
+  }
+  if (form == Form::tokens) {
+    linear_.token_slots = upload(slots);
     return;
   }
   memory_ = must(Buffer::create(backend_, grouping_bytes(point.tokens, point.adapters)));

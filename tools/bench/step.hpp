@@ -7,12 +7,18 @@
 
 namespace rankfold::tools {
 
+/// Whether all tokens of the point use one adapter.
+bool serves_one_adapter(const Workload& point);
+
 class Step {
  public:
+  /// as_benched: uniform where one adapter serves all tokens, else grouped. tokens: the slots of
+  /// tokens and no grouping.
+  enum class Form { as_benched, tokens };
   /// Throws CommandError.
-  Step(LoraBackend& backend, Stream stream, const Workload& point);
+  Step(LoraBackend& backend, Stream stream, const Workload& point, Form form = Form::as_benched);
 
-  /// Of a serve or train point: uniform where one adapter serves all tokens, else grouped.
+  /// Of a serve or train point.
   const LoraAddressing& linear() const { return linear_; }
   /// Of a moe point: gathered rows, or rows sorted by expert on the host.
   const ExpertAddressing& experts() const { return experts_; }
@@ -25,7 +31,7 @@ class Step {
  private:
   template <class T>
   const T* upload(const std::vector<T>& values);
-  void set_linear(const Workload& point);
+  void set_linear(const Workload& point, Form form);
   void set_experts(const Workload& point);
 
   LoraBackend& backend_;

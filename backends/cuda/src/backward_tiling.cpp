@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "configurations.hpp"
 #include "kernels/backward_tensor.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -22,13 +23,14 @@ struct Chunks {
   int rows = 64;
   std::int64_t count = 0;
   std::int64_t partials = 0;
+  bool possible = true;  // as the configuration asks
 };
 
 // Chunks so that blocks fill whole waves of the device, and few partial sums are made. What the
 // workspace needs is bounded by `most`, which grows with the rows, though the chunks chosen go up
 // and down.
-Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks,
-                     std::int64_t ranks) noexcept {
+Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks, std::int64_t ranks,
+                     const Ratio& change) noexcept {
   Chunks chosen;
   const std::int64_t rows = problem.bounds.rows;
   if (rows == 0 || column_blocks == 0) return chosen;
@@ -46,6 +48,14 @@ Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks,
       least = cost;
       chosen.rows = static_cast<int>(chunk);
       chosen.count = count;
+    }
+  }
+  if (change.times != change.over) {
+    const std::int64_t count = chosen.count * change.times / change.over;
+    chosen.possible = count >= 1 && count <= most;
+    if (chosen.possible) {
+      chosen.rows = static_cast<int>(divide_up(divide_up(rows, count), kRows) * kRows);
+      chosen.count = divide_up(rows, chosen.rows);
     }
   }
   if (problem.addressing == AddressingMode::uniform) {
@@ -88,8 +98,10 @@ BackwardTiling tile_backward(const Problem& problem) noexcept {
   if (row_chunks > std::numeric_limits<std::int32_t>::max() / most_blocks) return tiling;
   tiling.dy_blocks = static_cast<int>(dy_blocks);
   tiling.x_blocks = static_cast<int>(x_blocks);
-  const Chunks dy = choose_chunks(problem, dy_blocks, tiling.ranks);
-  const Chunks x = choose_chunks(problem, x_blocks, tiling.ranks);
+  const BackwardConfiguration change = backward_configuration(problem);
+  const Chunks dy = choose_chunks(problem, dy_blocks, tiling.ranks, change.dy);
+  const Chunks x = choose_chunks(problem, x_blocks, tiling.ranks, change.x);
+  tiling.has_configuration = dy.possible && x.possible;
   tiling.dy_chunk = dy.rows;
   tiling.dy_chunks = dy.count;
   tiling.dy_partials = dy.partials;

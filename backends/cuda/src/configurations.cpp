@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "kernels/experts.hpp"
+#include "kernels/backward_tensor.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -61,7 +61,14 @@ struct Experts {
 constexpr Experts kSizes[] = {{"", -1}, {"few rows", 0}, {"some rows", 1}, {"many rows", 2}};
 constexpr Experts kParts[] = {{"", 0}, {"1 part", 1}, {"2 parts", 2}};
 
-enum class Space { none, splits, tiles, splits_and_tiles, many_rows, experts };
+struct Chunks {
+  const char* name;
+  Ratio ratio;
+};
+constexpr Chunks kDyChunks[] = {{"", {1, 1}}, {"dy chunks x1/2", {1, 2}}, {"dy chunks x2", {2, 1}}};
+constexpr Chunks kXChunks[] = {{"", {1, 1}}, {"x chunks x1/2", {1, 2}}, {"x chunks x2", {2, 1}}};
+
+enum class Space { none, splits, tiles, splits_and_tiles, many_rows, experts, backward };
 Space space_of(Op op, Strategy strategy) noexcept {
   switch (strategy) {
     case Strategy::gemv:
@@ -71,7 +78,7 @@ Space space_of(Op op, Strategy strategy) noexcept {
       if (op == Op::apply_linear || op == Op::forward) return Space::splits_and_tiles;
       return op == Op::group_tokens ? Space::none : Space::tiles;
     case Strategy::tensor_core:
-      return op == Op::apply_linear || op == Op::forward ? Space::many_rows : Space::none;
+      return op == Op::backward ? Space::backward : Space::many_rows;
     case Strategy::experts_gathered:
     case Strategy::experts_sorted:
       return Space::experts;
@@ -94,6 +101,8 @@ int second_size(Space space) noexcept {
       return static_cast<int>(std::size(kManyExpands));
     case Space::experts:
       return static_cast<int>(std::size(kParts));
+    case Space::backward:
+      return static_cast<int>(std::size(kXChunks));
     default:
       return 1;
   }
@@ -107,6 +116,8 @@ int first_size(Space space) noexcept {
       return static_cast<int>(std::size(kManyShrinks));
     case Space::experts:
       return static_cast<int>(std::size(kSizes));
+    case Space::backward:
+      return static_cast<int>(std::size(kDyChunks));
     default:
       return 1;
   }
@@ -136,6 +147,10 @@ std::string name_of(Space space, int configuration) {
     case Space::experts:
       first = kSizes[at.first].name;
       second = kParts[at.second].name;
+      break;
+    case Space::backward:
+      first = kDyChunks[at.first].name;
+      second = kXChunks[at.second].name;
       break;
     case Space::none:
       break;
@@ -271,7 +286,8 @@ const char* configuration_names(Op op, Strategy strategy) {
   static const std::string kNames[] = {
       names_of(Space::none),      names_of(Space::splits),
       names_of(Space::tiles),     names_of(Space::splits_and_tiles),
-      names_of(Space::many_rows), names_of(Space::experts)};
+      names_of(Space::many_rows), names_of(Space::experts),
+      names_of(Space::backward)};
   return kNames[static_cast<int>(space_of(op, strategy))].c_str();
 }
 
@@ -294,6 +310,9 @@ Status check_configuration(const Problem& problem, Strategy strategy) {
                           to_string(problem.op), configuration);
   }
   if (space == Space::experts) return check_experts(problem);
+  if (space == Space::backward && !tile_backward(problem).has_configuration) {
+    return decline(problem, "there would be no chunk of rows, or more than its workspace holds");
+  }
   return {};
 }
 
@@ -315,8 +334,15 @@ Result<LinearPlan> configure(const Problem& problem, const DeviceTraits& traits,
   return plan;
 }
 
+BackwardConfiguration backward_configuration(const Problem& problem) noexcept {
+  const Places at = places(Space::backward, problem.options.configuration);
+  if (at.first >= first_size(Space::backward)) return {};
+  return {kDyChunks[at.first].ratio, kXChunks[at.second].ratio};
+}
+
 ExpertsConfiguration experts_configuration(const Problem& problem) noexcept {
   const Places at = places(Space::experts, problem.options.configuration);
+  if (at.first >= first_size(Space::experts)) return {};
   return {kSizes[at.first].value, kParts[at.second].value};
 }
 

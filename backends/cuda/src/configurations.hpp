@@ -33,5 +33,17 @@ struct ExpertsConfiguration {
 };
 ExpertsConfiguration experts_configuration(const Problem& problem) noexcept;
 
+/// Times `times`, then over `over`.
+struct Ratio {
+  int times = 1;
+  int over = 1;
+};
+/// Of the numbers of chunks of rows of both passes of a tensor-core backward.
+struct BackwardConfiguration {
+  Ratio dy;
+  Ratio x;
+};
+BackwardConfiguration backward_configuration(const Problem& problem) noexcept;
+
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

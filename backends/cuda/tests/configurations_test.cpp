@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "kernels/backward_tensor.hpp"
 #include "plan.hpp"
 #include "rankfold/operations.hpp"
 
@@ -69,6 +70,13 @@ Problem experts(std::int64_t rows, ExpertMode mode) {
   return problem;
 }
 
+Problem backward(std::int64_t rows, AddressingMode mode) {
+  Problem problem = linear(rows, 8, mode, 16);
+  problem.op = Op::backward;
+  problem.outputs = kOutputDx | kOutputDa | kOutputDb;
+  return problem;
+}
+
 std::vector<Problem> problems() {
   std::vector<Problem> all;
   for (const Op op : {Op::shrink, Op::expand, Op::apply_linear, Op::forward, Op::apply_embedding}) {
@@ -89,6 +97,9 @@ std::vector<Problem> problems() {
   }
   for (const auto mode : {ExpertMode::grouped, ExpertMode::gather}) {
     for (const std::int64_t rows : {2, 100, 5000}) all.push_back(experts(rows, mode));
+  }
+  for (const auto mode : {AddressingMode::grouped, AddressingMode::uniform}) {
+    for (const std::int64_t rows : {64, 2048, 8192}) all.push_back(backward(rows, mode));
   }
   return all;
 }
@@ -147,7 +158,10 @@ TEST_CASE("every configuration is for some problem; the others are refused with 
         CHECK(choice.from_tuning == 0);
         // One workspace serves all of them.
         CHECK(workspace_bytes(backend(), problem).value() == bytes);
-        if (problem.op == Op::apply_experts || line.strategy == Strategy::unfused) continue;
+        if (problem.op == Op::apply_experts || problem.op == Op::backward ||
+            line.strategy == Strategy::unfused) {
+          continue;
+        }
         const LinearPlan plan = cuda::plan_linear(problem, kTraits).value();
         const std::int64_t columns =
             std::int64_t{problem.shape.num_slices} * problem.shape.max_rank;
@@ -205,6 +219,22 @@ TEST_CASE("a configuration changes what its name says, and nothing else") {
   pairs.options.configuration = 0;
   CHECK(cuda::experts_configuration(pairs).size == -1);
   CHECK(cuda::experts_configuration(pairs).parts == 0);
+}
+
+TEST_CASE("a configuration of a backward changes its chunks of rows") {
+  Problem problem = backward(8192, AddressingMode::uniform);
+  const cuda::BackwardTiling base = cuda::tile_backward(problem);
+  CHECK(base.dy_chunks >= 2);
+  problem.options.configuration =
+      number_of(Op::backward, Strategy::tensor_core, "dy chunks x1/2, x chunks x2");
+  const cuda::BackwardTiling changed = cuda::tile_backward(problem);
+  CHECK(changed.has_configuration);
+  CHECK(changed.dy_chunks == base.dy_chunks / 2);
+  CHECK(changed.dy_chunk >= 2 * base.dy_chunk);
+  CHECK(changed.x_chunks > base.x_chunks);
+  CHECK(changed.dy_partials == base.dy_partials);
+  CHECK(changed.x_partials == base.x_partials);
+  CHECK(changed.x_chunks <= changed.x_partials);
 }
 
 TEST_CASE(
