@@ -101,7 +101,8 @@ TEST_CASE("list: the errors of RANKFOLD_BACKEND, each with the variable, the val
       {"reference:7", "unavailable", "index 0"},
       {"cuda:1x", "invalid_argument", "NAME:DEVICE"},
       {"auto:1", "invalid_argument", "NAME:DEVICE"},
-      {"cuda", has_cuda ? "unavailable" : "not_compiled", has_cuda ? "unset the variable" : "RANKFOLD_CUDA=ON"},
+      {"cuda", has_cuda ? "unavailable" : "not_compiled",
+       has_cuda ? "unset the variable" : "RANKFOLD_CUDA=ON"},
   };
   for (const Line& line : lines) {
     CAPTURE(std::string(line.value));
