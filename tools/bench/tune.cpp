@@ -176,16 +176,16 @@ struct Best {
 };
 Best best_of(const std::vector<const TunedPoint*>& points) {
   Best best;
-  for (const auto& [choice, first] : points.front()->ratios) {
+  for (const auto& candidate : points.front()->ratios) {
     double sum = 0;
     const bool everywhere = std::all_of(points.begin(), points.end(), [&](const TunedPoint* point) {
-      const auto found = point->ratios.find(choice);
+      const auto found = point->ratios.find(candidate.first);
       if (found == point->ratios.end()) return false;
       sum += found->second;
       return true;
     });
     const double ratio = sum / static_cast<double>(points.size());
-    if (everywhere && ratio < best.ratio) best = {choice, ratio};
+    if (everywhere && ratio < best.ratio) best = {candidate.first, ratio};
   }
   return best;
 }
