@@ -108,6 +108,8 @@ void time_contenders(Bench& bench, ColdLayers& cold, const Layers& built_in,
   cold.restore();
   std::vector<std::unique_ptr<Layers>> calls;
   std::vector<std::unique_ptr<Recording>> recordings;
+  calls.reserve(variants.size());
+  recordings.reserve(variants.size() + 1);
   recordings.push_back(bench.timer.record([&] { built_in.apply_all(); }));
   for (const Variant& variant : variants) {
     calls.push_back(std::make_unique<Layers>(bench, cold, variant.options));
@@ -115,6 +117,7 @@ void time_contenders(Bench& bench, ColdLayers& cold, const Layers& built_in,
         bench.timer.record([layers = calls.back().get()] { layers->apply_all(); }));
   }
   std::vector<Recording*> pointers;
+  pointers.reserve(recordings.size());
   for (const auto& recording : recordings) pointers.push_back(recording.get());
   std::vector<std::vector<double>> seconds = bench.timer.replay(pointers, kEffort);
   point.built_in_seconds = summarize(std::move(seconds[0]), cold.size()).median;

@@ -73,8 +73,8 @@ class CudaBackend final : public LoraBackend {
                                Stream stream) override;
 
  private:
-  /// The problem with what the tuning file says of it, where that can be and needs no more
-  /// workspace than the built-in choice.
+  /// The problem with what the tuning file says of it, where that can be in the workspace of the
+  /// built-in choice.
   Problem tuned(const Problem& problem) const;
   /// Of a problem whose options are final.
   Result<Strategy> strategy_of(const Problem& problem) const;

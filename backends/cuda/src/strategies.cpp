@@ -37,6 +37,12 @@ Result<Strategy> choose_experts(const Problem& problem) noexcept {
                         to_string(problem.op), to_string(asked), reason);
 }
 
+// Whether the strategy, forced, may need more than workspace_bytes() says where the call leaves it
+// open. That knows nothing of files, since it is monotone in the bounds, which entries are not.
+bool needs_own_workspace(Op op, Strategy strategy) noexcept {
+  return strategy == Strategy::unfused || (routes_experts(op) && strategy == Strategy::general);
+}
+
 }  // namespace
 
 int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
@@ -75,13 +81,13 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
 
 Problem CudaBackend::tuned(const Problem& problem) const {
   const TunedChoice* const choice = tuning_.find(problem);
-  if (choice == nullptr) return problem;
+  if (choice == nullptr || needs_own_workspace(problem.op, choice->strategy)) return problem;
   Problem tuned = problem;
   tuned.options.strategy = choice->strategy;
   tuned.options.configuration = choice->configuration;
-  // workspace_bytes() knows nothing of files: it is monotone in the bounds, which entries are not.
-  const bool fits = plan_workspace(tuned).bytes <= plan_workspace(problem).bytes;
-  return fits && strategy_of(tuned).ok() ? tuned : problem;
+  const bool takes =
+      is_linear_op(problem.op) ? plan_linear(tuned, traits_).ok() : strategy_of(tuned).ok();
+  return takes ? tuned : problem;
 }
 
 Result<Strategy> CudaBackend::do_supports(const Problem& problem) const {

@@ -85,8 +85,9 @@ std::vector<CallSpec> specs_of(Op op) {
     for (const AddressingForm form :
          {AddressingForm::uniform, AddressingForm::grouped_by_backend}) {
       CallSpec spec = linear(op, 600, form, 16);
-      spec.in = 512;
-      spec.out = {512, 128};
+      spec.in = 2048;
+      spec.out = {8192};
+      spec.ranks = {16, 16, 3};
       spec.outputs = kOutputDx | kOutputDa | kOutputDb | kOutputDs;
       spec.gives_h = true;
       specs.push_back(spec);

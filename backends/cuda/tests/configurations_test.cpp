@@ -139,6 +139,13 @@ TEST_CASE("every configuration is for some problem; the others are refused with 
       CAPTURE(std::string(to_string(line.strategy)));
       problem.options.strategy = line.strategy;
       const bool accepts = supports(backend(), problem).ok();
+      if (accepts && line.strategy != Strategy::unfused &&
+          !(problem.op == Op::apply_experts && line.strategy == Strategy::general)) {
+        Problem open = problem;
+        open.options = {};
+        CHECK(workspace_bytes(backend(), problem).value() <=
+              workspace_bytes(backend(), open).value());
+      }
       const auto bytes = accepts ? workspace_bytes(backend(), problem).value() : 0;
       for (std::size_t i = 0; i < names.size(); ++i) {
         problem.options.configuration = static_cast<std::int32_t>(i) + 1;
