@@ -47,7 +47,7 @@ CallSpec linear(Op op, std::int64_t tokens, AddressingForm form, std::int32_t ra
   spec.fill = testing::Fill::random;
   spec.tokens = tokens;
   spec.form = form;
-  spec.in = 2048;
+  spec.in = 1024;
   spec.out = {2304, 320, 320};
   spec.num_slots = 3;
   spec.ranks = {rank, rank / 2, rank, rank, rank, 3, rank, rank, rank};
@@ -98,16 +98,19 @@ std::vector<CallSpec> specs_of(Op op) {
                                  linear(op, 40, AddressingForm::tokens, 16),
                                  linear(op, 40, AddressingForm::grouped_by_backend, 64)};
   CallSpec odd = linear(op, 33, AddressingForm::tokens, 13);
-  odd.in = 2041;
+  odd.in = 1017;
   odd.out[0] = 2303;
   specs.push_back(odd);
   if (op != Op::apply_linear && op != Op::forward) return specs;
   for (const std::int32_t rank : {16, 32, 64}) {
-    CallSpec many = linear(op, 300, AddressingForm::grouped_by_backend, rank);
-    if (rank == 32) many.out.resize(2);
+    CallSpec many = linear(op, 150, AddressingForm::grouped_by_backend, rank);
+    if (rank == 32) {
+      many.tokens = 300;
+      many.out.resize(2);
+    }
     specs.push_back(many);
   }
-  odd.tokens = 200;
+  odd.tokens = 140;
   odd.form = AddressingForm::grouped_by_backend;
   odd.y = DType::f32;
   specs.push_back(odd);
@@ -150,7 +153,7 @@ void check_operation(Op op) {
       CHECK(ran[{line.strategy, static_cast<int>(i) + 1}] > 0);
     }
   }
-  MESSAGE(to_string(op), ": ", ran.size(), " configurations ran");
+  MESSAGE(std::string(to_string(op)), ": ", ran.size(), " configurations ran");
 }
 
 // A tuning file, named by the variable as long as this stands.
