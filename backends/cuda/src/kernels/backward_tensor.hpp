@@ -21,17 +21,17 @@ struct SlotRuns {
 
 /// How a problem is cut into blocks, from host-known bounds alone.
 struct BackwardTiling {
-  bool fits = false;              ///< else the strategy declines
-  bool has_configuration = true;  ///< the problem's configuration asks for chunks that can be
-  int ranks = 16;                 ///< 16, 32 or 64: max_rank rounded up
-  int dy_blocks = 0;              ///< blocks of columns of dy, each of one slice
-  int x_blocks = 0;               ///< blocks of columns of x
-  int dy_chunk = 64;              ///< rows of a chunk
+  bool fits = false;  ///< else the strategy declines
+  int ranks = 16;     ///< 16, 32 or 64: max_rank rounded up
+  int dy_blocks = 0;  ///< blocks of columns of dy, each of one slice
+  int x_blocks = 0;   ///< blocks of columns of x
+  int dy_chunk = 64;  ///< rows of a chunk
   int x_chunk = 64;
   std::int64_t dy_chunks = 0;  ///< at most so many chunks
   std::int64_t x_chunks = 0;
   std::int64_t dy_partials = 0;  ///< at most so many chunks of slots that have several
   std::int64_t x_partials = 0;
+  bool has_configuration = true;  ///< the problem's configuration asks for chunks that can be
 };
 inline constexpr int kDyBlockColumns = 512;
 inline constexpr int kXBlockColumns = 128;
