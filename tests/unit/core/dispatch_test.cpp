@@ -81,6 +81,24 @@ TEST_CASE("a valid call reaches the backend once and gives its result") {
   CHECK(world.y[10] == 0.0f);  // rank 0
 }
 
+TEST_CASE("choose: the strategy, and the configuration where the call names it") {
+  World world;
+  Problem problem = make_problem(world.args());
+  const Choice choice = choose(world.backend, problem).value();
+  CHECK(choice.strategy == supports(world.backend, problem).value());
+  CHECK(choice.configuration == 0);
+  CHECK(choice.from_tuning == 0);
+  problem.options.strategy = choice.strategy;
+  problem.options.configuration = 1;
+  CHECK(choose(world.backend, problem).value().configuration == 1);
+  problem.options.configuration = -1;
+  refused(choose(world.backend, problem).status(), StatusCode::invalid_argument,
+          "options.configuration is -1");
+  problem = make_problem(world.args());
+  problem.options.strategy = Strategy::tensor_core;
+  CHECK(choose(world.backend, problem).status().code() == StatusCode::unsupported);
+}
+
 TEST_CASE("what is refused never reaches the backend") {
   World world;
   const auto before = world.launches();
