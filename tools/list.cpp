@@ -115,7 +115,7 @@ void print_configurations(std::size_t list, const std::string& configurations, O
   std::string line = fmt::format("  list {}:", list);
   int number = 0;
   for (const std::string& name : split_configurations(configurations)) {
-    const std::string item = fmt::format("  {} {}", ++number, name);
+    const std::string item = fmt::format("  {}: {}", ++number, name);
     if (line.size() + item.size() > kWidth) {
       out.print("{}\n", line);
       line = "         ";
