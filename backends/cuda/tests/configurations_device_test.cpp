@@ -122,17 +122,22 @@ void check_operation(Op op) {
   std::map<std::tuple<Strategy, int>, int> ran;
   std::map<Strategy, bool> possible;
   for (const CallSpec& spec : specs_of(op)) {
-    conformance::FilledCall filled = conformance::build(spec, 1);
+    const conformance::FilledCall filled = conformance::build(spec, 1);
+    conformance::DeviceCall call(device(), filled.call);
+    throw_if_error(call.prepare(stream, conformance::forced_strategies()));
+    Problem problem = call.problem();
     for (const StrategyInfo& line : strategies()) {
       if (line.op != op) continue;
       const auto names = split(line.configurations);
       for (int configuration = 1; configuration <= static_cast<int>(names.size());
            ++configuration) {
-        filled.call.options.strategy = line.strategy;
-        filled.call.options.configuration = configuration;
-        const conformance::CallOutcome outcome =
-            conformance::run_call(device(), filled.call, stream);
-        if (outcome.status.code() == StatusCode::unsupported) continue;
+        problem.options.strategy = line.strategy;
+        problem.options.configuration = configuration;
+        if (!supports(device(), problem).ok()) continue;
+        throw_if_error(call.reset(stream));
+        const Status status = call.run(stream, problem.options);
+        conformance::CallOutcome outcome = call.collect(stream);
+        if (!status.ok()) outcome.status = status;
         possible[line.strategy] = true;
         const conformance::Outcome judged = conformance::judge_outcome(
             filled, outcome,
