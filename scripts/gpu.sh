@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all_steps="conformance graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid"
+all_steps="conformance configurations graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid tune"
 logs="$root/build/gpu"
 mkdir -p "$logs"
 for step in "$@"; do
@@ -53,7 +53,7 @@ timed_step() {
   [ "$status" -ne 124 ] || result="TOO LONG"
   # The last line that counts something.
   local fact
-  fact=$(grep -E 'passed|right|test cases:|within|published' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
+  fact=$(grep -E 'passed|right|test cases:|within|published|entries of' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
   table+=$(printf '  %-12s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
 }
 
@@ -88,7 +88,7 @@ sanitize_step() {
 
 steps=$*
 run_step conformance 300 conformance_test cuda
-for name in graph streams never coverage pool; do
+for name in configurations graph streams never coverage pool; do
   run_step "$name" 300 "cuda_${name}_test"
 done
 # Another device than the first, where there is one.
@@ -108,6 +108,7 @@ for name in memcheck racecheck initcheck synccheck; do
 done
 run_step bench 600 rankfold bench --backend cuda --workloads bench/workloads.json --peers bench/peers-h200.json --checks --json "$logs/bench.json"
 run_step off-grid 300 rankfold bench --backend cuda --off-grid --json "$logs/off-grid.json"
+run_step tune 120 rankfold tune --backend cuda --shapes bench/workloads.json --filter decode/l8-qkv -o "$logs/tuning"
 
 printf '\ngpu\n%s\n' "$table"
 say "$num_failed steps failed, $num_skipped skipped; logs in build/gpu"
