@@ -54,11 +54,11 @@ timed_step() {
   # The last line that counts something.
   local fact
   fact=$(grep -E 'passed|right|test cases:|within|published|entries of' "$logs/$name.log" | tail -n 1 | sed 's/^=* *//' | cut -c 1-90)
-  table+=$(printf '  %-12s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
+  table+=$(printf '  %-14s %-8s %5s s  %s' "$name" "$result" "$(($(date +%s) - started))" "$fact")$'\n'
 }
 
 skip_step() { # skip_step NAME WHY
-  table+=$(printf '  %-12s %-8s %5s    %s' "$1" skipped - "$2")$'\n'
+  table+=$(printf '  %-14s %-8s %5s    %s' "$1" skipped - "$2")$'\n'
   num_skipped=$((num_skipped + 1))
 }
 
@@ -71,7 +71,7 @@ run_step() {
   if [ -n "$path" ]; then
     timed_step "$name" "$limit" "$path" "$@"
   else
-    table+=$(printf '  %-12s %-8s %5s    %s' "$name" FAILED - "$program was not built in $folder")$'\n'
+    table+=$(printf '  %-14s %-8s %5s    %s' "$name" FAILED - "$program was not built in $folder")$'\n'
     num_failed=$((num_failed + 1))
   fi
 }
