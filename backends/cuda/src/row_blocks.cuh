@@ -104,6 +104,20 @@ __device__ inline RowBlock find_in_segments(const Grouping& g, int block, int la
   return found;
 }
 
+/// The index of the n-th set bit, from 0 on; n is less than the number of set bits.
+__device__ inline int nth_bit(unsigned bits, int n) {
+  int index = 0;
+#pragma unroll
+  for (int width = 16; width > 0; width /= 2) {
+    const int count = __popc(bits & ((1u << width) - 1));
+    const bool above = n >= count;
+    n -= above ? count : 0;
+    index += above ? width : 0;
+    bits = above ? bits >> width : bits;
+  }
+  return index;
+}
+
 template <int kRows>
 __device__ inline RowBlock find_among_few(const Grouping& g, int block, int lane) {
   RowBlock found;
@@ -136,13 +150,9 @@ __device__ inline RowBlock find_among_few(const Grouping& g, int block, int lane
   const unsigned members0 = __ballot_sync(0xffffffffu, in0);
   const unsigned members1 = __ballot_sync(0xffffffffu, in1);
   found.count = __popc(members0) + __popc(members1);
-  unsigned long long members = (static_cast<unsigned long long>(members1) << 32) | members0;
-  found.row = __ffsll(static_cast<long long>(members)) - 1;
-#pragma unroll
-  for (int i = 1; i < kRows; ++i) {
-    members &= members - 1;
-    if (lane == i && members != 0) found.row = __ffsll(static_cast<long long>(members)) - 1;
-  }
+  const int below32 = __popc(members0);
+  const int place = lane < found.count ? lane : 0;
+  found.row = place < below32 ? nth_bit(members0, place) : 32 + nth_bit(members1, place - below32);
   return found;
 }
 
