@@ -113,8 +113,8 @@ class Reader {
 
   // PROBLEM -> STRATEGY: CONFIGURATION
   Status read_entry(std::string_view line) {
-    const std::size_t arrow = line.find(kArrow);
     line = line.substr(0, line.find(" #"));
+    const std::size_t arrow = line.find(kArrow);
     const std::string_view use =
         arrow == std::string_view::npos ? std::string_view() : trim(line.substr(arrow + 4));
     const std::size_t colon = use.find(": ");

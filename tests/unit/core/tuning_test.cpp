@@ -187,6 +187,7 @@ TEST_CASE("what is wrong with a file is said with its line") {
       {"rankfold-tuning 1\ndevice gpu kernels=x Name\n", "line 2: it should be \"device BACKEND"},
       {kHead + kLinear + "\n", "line 3: it should be \"PROBLEM -> STRATEGY: CONFIGURATION\""},
       {kHead + kLinear + " -> gemv\n", "line 3: it should be \"PROBLEM ->"},
+      {kHead + kLinear + " # -> gemv: default\n", "line 3: it should be \"PROBLEM ->"},
       {kHead + kLinear + " -> fast: default\n", "line 3: 'fast' is not a strategy"},
       {kHead + kLinear + " -> auto: default\n", "line 3: 'auto' is not a strategy"},
       {kHead + kLinear + " -> gemv: splits\n",
