@@ -125,8 +125,7 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     plan.da_partials = take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0,
                             (shape.in + 3) / 4 * 4);
     plan.whole_ds = take(makes_ds ? rows : 0, whole_ds_stride(shape));
-    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0,
-                         shape.num_slices * ((shape.max_rank + 3) / 4 * 4));
+    plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0, packed_h_stride(shape));
     plan.dbias_partials = take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0,
                                (total_out(shape) + 3) / 4 * 4);
   }

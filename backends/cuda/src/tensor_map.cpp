@@ -29,28 +29,35 @@ Encode find_encode() noexcept {
              : nullptr;
 }
 
+Encode encoder() noexcept {
+  static const Encode encode = find_encode();
+  return encode;
+}
+
 }  // namespace
+
+bool is_describable(const void* data, std::int64_t rows, std::int64_t columns,
+                    std::int64_t row_stride) noexcept {
+  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
+  return encoder() != nullptr && rows >= 1 && columns >= 1 && rows <= kMostRows &&
+         columns <= kMostRows && row_stride >= columns && row_stride < (std::int64_t{1} << 38) &&
+         row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+}
 
 bool describe_matrix(CUtensorMap* map, DType dtype, const void* data, std::int64_t rows,
                      std::int64_t columns, std::int64_t row_stride, int box_rows) noexcept {
-  static const Encode encode = find_encode();
-  constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max();
-  if (encode == nullptr || rows < 1 || columns < 1 || rows > kMostRows || columns > kMostRows ||
-      row_stride < columns || row_stride >= (std::int64_t{1} << 38) || row_stride % 8 != 0 ||
-      reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
-    return false;
-  }
+  if (!is_describable(data, rows, columns, row_stride)) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(row_stride) * 2};
   const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
-  return encode(map,
-                dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                    : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                2, const_cast<void*>(data), sizes, strides, box, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encoder()(map,
+                   dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                   2, const_cast<void*>(data), sizes, strides, box, steps,
+                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace cuda

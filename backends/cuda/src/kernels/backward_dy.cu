@@ -104,8 +104,10 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
     if (next_stage == stages) return;
     if (waits) barrier_wait(empty + next_slot * 8, next_parity);
     barrier_expect(full + next_slot * 8, kTileBytes);
+    // Past the slice stands the next one's, or nothing: tiles from beyond the matrix are zeros.
+    const std::int64_t column = block_column + (next_tile * 2 + group) * 64;
     load_tile(ring + next_slot * kTileBytes, p.dy_tiles,
-              static_cast<int>(p.first_column[slice] + block_column) + (next_tile * 2 + group) * 64,
+              static_cast<int>(column < out ? p.first_column[slice] + column : p.total_out),
               chunk.first + next_stage * kRows, full + next_slot * 8);
     if (++next_tile == kTilesOfGroup) {
       next_tile = 0;
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
   loader.store(base + Layout::kH, scale);
   loader.template load<!kFed>(rows, kRows);
   wait_copies<kFed ? 0 : kSlots - 1>();  // B is there
-  fence_for_wgmma();
+  publish_to_matrices();
 
   float db_sums[kTilesOfGroup][kWide / 2];
 #pragma unroll
@@ -212,8 +214,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
         barrier_wait(full + slot * 8, parity);
       } else {
         wait_copies<kSlots - 2>();
-        fence_for_wgmma();
-        group_barrier(group);
+        publish_to_matrices();
+        warpgroup_barrier(1 + group);
         constexpr int kAhead = kSlots - 1;
         fetch(stage + (tile + kAhead) / kTilesOfGroup, (tile + kAhead) % kTilesOfGroup,
               slot == 0 ? kAhead : slot - 1);
@@ -316,14 +318,15 @@ __global__ void __launch_bounds__(kThreads, 1) over_dy(const __grid_constant__ D
 #endif
 }
 
+template <class T, int kRanks, bool kFed>
+Status run(const TensorBackward& call, const DyParams& params, cudaStream_t stream) {
+  return launch_tiles(&over_dy<T, kRanks, kFed>, call.tiling.dy_chunks * call.tiling.dy_blocks,
+                      kThreads, DyLayout<kRanks>::kBytes, false, stream, params);
+}
 template <class T, int kRanks>
 Status run(const TensorBackward& call, const DyParams& params, bool fed, cudaStream_t stream) {
-  const std::int64_t blocks = call.tiling.dy_chunks * call.tiling.dy_blocks;
-  constexpr int kBytes = DyLayout<kRanks>::kBytes;
-  return fed ? launch_tiles(&over_dy<T, kRanks, true>, blocks, kThreads, kBytes, false, stream,
-                            params)
-             : launch_tiles(&over_dy<T, kRanks, false>, blocks, kThreads, kBytes, false, stream,
-                            params);
+  return fed ? run<T, kRanks, true>(call, params, stream)
+             : run<T, kRanks, false>(call, params, stream);
 }
 
 }  // namespace
@@ -336,6 +339,7 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
   p.db = args.grads.db;
   if ((!p.makes_ds && p.db == nullptr) || call.tiling.dy_chunks == 0 || call.tiling.dy_blocks == 0)
     return {};
+  if (call.is_uniform) return backward_over_dy_uniform(call, stream);
   p.dy = args.dy.data;
   p.dy_stride = args.dy.strides[0];
   p.entries = args.table.entries;
@@ -372,7 +376,11 @@ Status backward_over_dy(const TensorBackward& call, cudaStream_t stream) {
       case 32:
         return run<T, 32>(call, p, fed, stream);
       default:
-        return run<T, 64>(call, p, fed, stream);
+        if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+          return run<T, 64, false>(call, p, stream);
+        } else {
+          return run<T, 64>(call, p, fed, stream);
+        }
     }
   });
 }

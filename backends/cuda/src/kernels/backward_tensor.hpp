@@ -41,9 +41,17 @@ inline constexpr int kDxMaxRanks =
 
 BackwardTiling tile_backward(const Problem& problem) noexcept;
 
+/// Whether h and ds may be kept as high and low parts of bf16, 64 of each a row.
+constexpr bool keeps_parts(const TableShape& shape) noexcept {
+  return shape.num_slices == 1 && shape.max_rank > 32 && shape.max_rank <= kTileMaxRank;
+}
 /// Columns of BackwardPartials::whole_ds.
 constexpr int whole_ds_stride(const TableShape& shape) noexcept {
-  return (shape.num_slices * shape.max_rank + 3) / 4 * 4;
+  return keeps_parts(shape) ? kTileMaxRank : (shape.num_slices * shape.max_rank + 3) / 4 * 4;
+}
+/// Columns of BackwardPartials::packed_h.
+constexpr int packed_h_stride(const TableShape& shape) noexcept {
+  return keeps_parts(shape) ? kTileMaxRank : shape.num_slices * ((shape.max_rank + 3) / 4 * 4);
 }
 
 /// What the steps hand over, in the workspace.
@@ -51,8 +59,8 @@ struct BackwardPartials {
   float* ds = nullptr;        ///< [dy_blocks, rows, ranks]
   float* db = nullptr;        ///< [dy_partials, total out, ranks]
   float* da = nullptr;        ///< [x_partials, num_slices * max_rank, in rounded up to 4]
-  float* whole_ds = nullptr;  ///< [rows, whole_ds_stride], by place in the order
-  float* packed_h = nullptr;  ///< [rows, num_slices, max_rank rounded up to 4]
+  float* whole_ds = nullptr;  ///< [rows, whole_ds_stride], by place in the order; or in parts
+  float* packed_h = nullptr;  ///< [rows, num_slices, max_rank rounded up to 4]; or in parts
   float* dbias = nullptr;     ///< [dy_partials, total out rounded up to 4]
 };
 
@@ -67,6 +75,7 @@ struct TensorBackward {
   Hidden ds = {};             ///< where the caller wants it
   std::uint32_t outputs = 0;  ///< of Problem
   bool makes_dx = false;      ///< else dx is left to others
+  bool is_uniform = false;    ///< by the kernels for that; h and ds are kept in parts
 };
 
 /// ds, dB, dbias, dA and dx of the call, as outputs says.
@@ -77,6 +86,9 @@ Status pack_h(TensorBackward& call, cudaStream_t stream);
 Status backward_over_dy(const TensorBackward& call, cudaStream_t stream);
 Status backward_bias(const TensorBackward& call, cudaStream_t stream);
 Status backward_over_x(const TensorBackward& call, cudaStream_t stream);
+// The two passes where is_uniform.
+Status backward_over_dy_uniform(const TensorBackward& call, cudaStream_t stream);
+Status backward_over_x_uniform(const TensorBackward& call, cudaStream_t stream);
 Status finish_ds(const TensorBackward& call, cudaStream_t stream);
 Status finish_gradients(const TensorBackward& call, cudaStream_t stream);
 Status clear_rows(const TensorBackward& call, cudaStream_t stream);

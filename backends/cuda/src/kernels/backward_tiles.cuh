@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
+#include "async_copy.cuh"
 #include "backward_tensor.hpp"
+#include "backward_wgmma.cuh"
 #include "rows.cuh"
 #include "tensor.cuh"
 #include "tensor_map.cuh"
@@ -13,12 +15,6 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 namespace tiles {
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define RANKFOLD_HAS_WGMMA 1
-#else
-#define RANKFOLD_HAS_WGMMA 0
-#endif
 
 constexpr int kThreads = 256;            ///< two warpgroups, each with its own columns
 constexpr int kGroup = 128;              ///< threads of a warpgroup
@@ -34,108 +30,13 @@ __device__ __forceinline__ std::uint32_t tile_offset(int row, int piece) {
          (static_cast<std::uint32_t>(piece ^ (row & 7)) << 4);
 }
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-/// Descriptor of a tile that begins on 1024 bytes: 128-byte swizzle, groups of eight rows 1024
-/// bytes apart. It serves both ways of reading: rows as the summed index (transposed), or columns.
-__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t address) {
-  constexpr std::uint64_t kLayout =
-      (std::uint64_t{1} << 62) | (std::uint64_t{64} << 32) | (std::uint64_t{64} << 16);
-  return kLayout | (static_cast<std::uint64_t>(address & 0x3ffff) >> 4);
-}
-
-__device__ __forceinline__ void wgmma_fence() {
-#if RANKFOLD_HAS_WGMMA
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wgmma_commit() {
-#if RANKFOLD_HAS_WGMMA
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-#endif
-}
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-#if RANKFOLD_HAS_WGMMA
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-#endif
-}
-/// Makes ordinary writes of this thread to shared memory visible to the matrix instruction.
-__device__ __forceinline__ void fence_for_wgmma() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-#define RANKFOLD_WGMMA_16(TYPE)                                                          \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE               \
-               " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, %10, 1;"                    \
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), \
-                 "+f"(c[6]), "+f"(c[7])                                                  \
-               : "l"(a), "l"(b), "n"(kTransposesA))
-#define RANKFOLD_WGMMA_32(TYPE)                                                                 \
-  asm volatile(                                                                                 \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                               \
-      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, %18, 1;"    \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),     \
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), \
-        "+f"(c[14]), "+f"(c[15])                                                                \
-      : "l"(a), "l"(b), "n"(kTransposesA))
-#define RANKFOLD_WGMMA_64(TYPE)                                                                    \
-  asm volatile(                                                                                    \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                  \
-      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"   \
-      "%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, 1;"                               \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),        \
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),    \
-        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), \
-        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), \
-        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])                                         \
-      : "l"(a), "l"(b), "n"(kTransposesA))
-
-/// c[64 x kColumns] += a b of one step of 16. b always has its summed index in rows; a has it there
-/// when kTransposesA is 1, else in columns.
-template <class T, int kColumns, int kTransposesA>
-__device__ __forceinline__ void wgmma(float (&c)[kColumns / 2], std::uint64_t a, std::uint64_t b) {
-#if RANKFOLD_HAS_WGMMA
-  if constexpr (std::is_same_v<T, __half>) {
-    if constexpr (kColumns == 16) RANKFOLD_WGMMA_16("f16");
-    if constexpr (kColumns == 32) RANKFOLD_WGMMA_32("f16");
-    if constexpr (kColumns == 64) RANKFOLD_WGMMA_64("f16");
-  } else {
-    if constexpr (kColumns == 16) RANKFOLD_WGMMA_16("bf16");
-    if constexpr (kColumns == 32) RANKFOLD_WGMMA_32("bf16");
-    if constexpr (kColumns == 64) RANKFOLD_WGMMA_64("bf16");
-  }
-#endif
-}
-
-/// 16 bytes into shared memory, asynchronously; those past `bytes` are zeros.
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-/// A barrier of one warpgroup.
-__device__ __forceinline__ void group_barrier(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
 /// 16 bytes into shared memory: `count` (up to 8) elements, then zeros. Asynchronous where they are
 /// aligned.
 template <class T>
 __device__ __forceinline__ void fetch_piece(std::uint32_t to, const T* from, int count,
                                             bool aligned) {
   if (aligned) {
-    copy_async(to, from, 2 * count);
+    copy_16(to, from, 2 * count);
     return;
   }
 #pragma unroll 1
@@ -173,22 +74,6 @@ __device__ __forceinline__ uint4 load_shared_16(std::uint32_t from) {
                : "r"(from)
                : "memory");
   return v;
-}
-
-/// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l % 8 of matrix l / 8,
-/// and has of each the elements 2 (l % 4) and the next of row l / 4, as in the sums of a product.
-__device__ __forceinline__ void load_matrices(std::uint32_t (&m)[4], std::uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ __forceinline__ void store_matrices(std::uint32_t to, const std::uint32_t (&m)[4]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(m[0]),
-               "r"(m[1]), "r"(m[2]), "r"(m[3])
-               : "memory");
-#endif
 }
 
 /// Rows of one slot that a block sums over.
@@ -302,7 +187,7 @@ __device__ __forceinline__ void fetch_rows(std::uint32_t tile, const RowNumbers&
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int place = first_place + row + 16 * i, there = place < rows.count ? bytes : 0;
-      copy_async(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from, there);
+      copy_16(to + i * 16 * kSwizzledRow, there > 0 ? from + rows[place] * stride : from, there);
     }
     return;
   }
@@ -404,7 +289,7 @@ struct SplitLoader {
         store_shared(low_tile + tile_offset(row, low_at / 16) + low_at % 16, low[0], low[1]);
       }
     }
-    fence_for_wgmma();
+    publish_to_matrices();
   }
 };
 
@@ -437,6 +322,17 @@ __device__ float chunk_scale(Loader* loaders, const RowNumbers& rows, std::uint3
   __syncthreads();
   const int exponent = static_cast<int>(most >> 23) - 127;
   return most == 0 ? 1.0f : exp2f(static_cast<float>(min(max(14 - exponent, -120), 120)));
+}
+
+/// Four ranks of a row as high and low parts: 64 of each a row.
+__device__ __forceinline__ void put_parts(__nv_bfloat16* split, std::int64_t place, int rank,
+                                          const float4& v) {
+  std::uint32_t high[2], low[2];
+  split_pair<__nv_bfloat16>(v.x, v.y, high[0], low[0]);
+  split_pair<__nv_bfloat16>(v.z, v.w, high[1], low[1]);
+  __nv_bfloat16* const to = split + place * 2 * kTileMaxRank + rank;
+  *reinterpret_cast<uint2*>(to) = make_uint2(high[0], high[1]);
+  *reinterpret_cast<uint2*>(to + kTileMaxRank) = make_uint2(low[0], low[1]);
 }
 
 }  // namespace tiles

@@ -1,5 +1,5 @@
 // The second pass of backward: x once, for dA; dx once, for ds A.
-#include "backward_tiles.cuh"
+#include "backward_x_sums.cuh"
 #include "elements.cuh"
 #include "launch_tiles.cuh"
 #include "modules.hpp"
@@ -10,37 +10,6 @@ namespace cuda {
 namespace {
 
 using namespace tiles;
-
-// Columns of ds are counted through the slices: v = slice * max_rank + j. A launch has those from
-// first_v on.
-struct XParams {
-  CUtensorMap x_tiles;
-  CUtensorMap dx_tiles;
-  CUtensorMap dx_strips;  // 16 rows, to be written
-  const void* x;
-  std::int64_t x_stride;
-  void* dx;
-  std::int64_t dx_stride;
-  const AdapterEntry* entries;
-  std::int64_t slot_stride;
-  const float* ds;
-  std::int64_t ds_stride;
-  SlotRuns runs;
-  float* da_partials;
-  float* const* da;
-  YMode mode;
-  int reads_dx;
-  int chunk_rows;
-  int num_slices;
-  int max_rank;
-  int first_v;
-  int total_v;
-  int num_blocks;
-  int x_aligned;
-  int dx_aligned;
-  std::int64_t in;
-  std::int64_t padded_in;
-};
 
 // kGroups: of kRanks columns of ds, each with tiles of its own.
 template <int kRanks, int kGroups>
@@ -58,10 +27,6 @@ struct XLayout {
   static constexpr int kBarriers = kWords + 64;  // full and empty, of each slot
   static constexpr int kBytes = kBarriers + 4 * kSlots * 8 + 1024;
 };
-
-[[maybe_unused]] __device__ float* da_of(const XParams& p, int slot, int slice) {
-  return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];
-}
 
 // kFed: rows follow one another, and the copy engine fetches their tiles, at the word of one thread
 // a warpgroup.
@@ -211,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     for (int i = 0; i < kWide / 2; ++i) da_sums[g][i] = 0.0f;
   }
   wait_copies<kFed ? 0 : kSlots - 1>();  // A is there
-  fence_for_wgmma();
+  publish_to_matrices();
   int slot = 0, parity = 0;
   for (int stage = 0; stage < stages; ++stage) {
     if constexpr (kFed) {
@@ -220,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       __syncthreads();
     } else {
       wait_copies<kSlots - 2>();
-      fence_for_wgmma();
+      publish_to_matrices();
       __syncthreads();
       if (stage % (kOrderRows / 2 / kRows) == 0) rows.fill(stage * kRows + kOrderRows / 2);
       fetch(stage + kSlots - 1, slot == 0 ? kSlots - 1 : slot - 1);
@@ -290,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
         }
         store_matrices(at, pairs);
       }
-      if constexpr (kFed) fence_for_wgmma();
+      if constexpr (kFed) publish_to_matrices();
       __syncwarp();
       if constexpr (kFed) {
         if (own % 32 == 0) {
@@ -348,50 +313,7 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
       da_sums[g][i] *= unscale;
     }
   }
-  // Calls f(v, k, sum) for what the thread has.
-  const auto for_sums = [&](auto f) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int i = 0; i < kRanks / 2; ++i) {
-        const int v = p.first_v + g * kRanks + i / 4 * 8 + own % 4 * 2 + i % 2;
-        const std::int64_t k =
-            block_column + group * 64 + own / 32 * 16 + own % 32 / 4 + i / 2 % 2 * 8;
-        if (v < p.total_v && k < p.in) f(v, k, da_sums[g][i]);
-      }
-    }
-  };
-  if (chunk.partial >= 0) {
-    for_sums([&](int v, std::int64_t k, float sum) {
-      p.da_partials[(static_cast<std::int64_t>(chunk.partial) * p.total_v + v) * p.padded_in + k] =
-          sum;
-    });
-    return;
-  }
-  // The slot's only chunk: slices in order, as several may have one da.
-  const int last_slice = min(p.first_v + kGroups * kRanks - 1, p.total_v - 1) / p.max_rank;
-  for (int s = p.first_v / p.max_rank; s <= last_slice; ++s) {
-    float* const da = da_of(p, chunk.slot, s);
-    bool owns = true;
-    int written = 0;  // rows of da
-    for (int other = 0; other < p.num_slices; ++other) {
-      if (da_of(p, chunk.slot, other) != da) continue;
-      if (other < s) owns = false;
-      written = max(written, bounded_rank(entries[other], p.max_rank));
-    }
-    const int rank = paired_rank(entries[s], p.max_rank);
-    for_sums([&](int v, std::int64_t k, float sum) {
-      const int j = v - s * p.max_rank;
-      if (da == nullptr || j < 0 || j >= p.max_rank) return;
-      float* const to = da + j * p.in + k;
-      if (owns && p.mode == YMode::overwrite) {
-        if (j < written) *to = j < rank ? sum : 0.0f;
-      } else if (j < rank) {
-        *to += sum;
-      }
-    });
-    __syncthreads();
-  }
+  store_da<kRanks, kGroups>(p, chunk, entries, block_column, da_sums);
 #endif
 }
 
@@ -414,6 +336,7 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
   p.da = args.grads.da;
   if ((p.da == nullptr && !call.makes_dx) || call.tiling.x_chunks == 0 || call.tiling.x_blocks == 0)
     return {};
+  if (call.is_uniform) return backward_over_x_uniform(call, stream);
   p.x = args.x.data;
   p.x_stride = args.x.strides[0];
   p.entries = args.table.entries;

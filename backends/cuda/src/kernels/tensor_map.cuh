@@ -18,44 +18,13 @@ namespace cuda {
 /// be described (alignment, size, driver); nothing else is lost.
 bool describe_matrix(CUtensorMap* map, DType dtype, const void* data, std::int64_t rows,
                      std::int64_t columns, std::int64_t row_stride, int box_rows) noexcept;
+/// Whether describe_matrix takes such a matrix.
+bool is_describable(const void* data, std::int64_t rows, std::int64_t columns,
+                    std::int64_t row_stride) noexcept;
 
 #if defined(__CUDACC__)
 
 namespace tiles {
-
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-#endif
-}
-/// After barrier_init, before the block's next barrier: the copy engine sees them.
-__device__ __forceinline__ void barrier_publish() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-/// Arrives, and lets the phase wait for so many bytes of copies besides.
-__device__ __forceinline__ void barrier_expect(std::uint32_t barrier, int bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, int parity) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n .reg .pred p;\nagain:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra "
-      "done;\n bra again;\n"
-      "done:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-#endif
-}
 
 __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap& map, int column,
                                           int row, std::uint32_t barrier) {

@@ -4,6 +4,7 @@
 // four warps do the same with theirs.
 #pragma once
 
+#include "async_copy.cuh"
 #include "tensor.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -15,13 +16,6 @@ inline constexpr int kTileRowBytes = 128;
 /// Where the 16-byte piece of a row stands.
 __device__ __forceinline__ std::uint32_t tile_offset(int row, int piece) {
   return static_cast<std::uint32_t>(row * kTileRowBytes + ((piece ^ (row & 7)) << 4));
-}
-
-__device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t shared_address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address)
-               : "memory");
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -195,30 +189,6 @@ __device__ __forceinline__ void finish_tiles(float (&)[kCount]) {}
 
 #endif
 
-// Asynchronous copies into shared memory.
-
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-/// 16 bytes, of which the first `bytes` are read and the rest is zero.
-__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-/// Before a barrier: what this thread wrote to shared memory will be seen by matrix instructions
-/// after it.
-__device__ __forceinline__ void publish_to_matrices() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
 __device__ __forceinline__ void store_shared_16(std::uint32_t to, const std::uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]),
                "r"(v[3])
@@ -242,10 +212,5 @@ __device__ __forceinline__ void gather_16(std::uint32_t (&v)[4], const void* fro
     v[i] = low | (high << 16);
   }
 }
-/// A barrier of the four warps of a warpgroup.
-__device__ __forceinline__ void warpgroup_barrier(int id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END
