@@ -170,8 +170,9 @@ template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStage
           bool kOneTile, bool kWide>
 __device__ __forceinline__ void compute(const Params& p, const Block& block,
                                         RowsOfBlock<kTokenTiles * 8>& s,
-                                        Ring<T, kTokenTiles, kTiles, kStages>& ring, uint4* dynamic,
-                                        int k, int length, float row_weight, float token_weight) {
+                                        Ring<T, kTokenTiles, kWarps, kTiles, kStages>& ring,
+                                        uint4* dynamic, int k, int length, float row_weight,
+                                        float token_weight) {
   using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
   constexpr int kRows = kTokenTiles * 8;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
@@ -258,12 +259,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   }
   wide = __syncthreads_and(wide) != 0 && p.x_is_wide;
 
-  // Steps of 32 k, the same number to each warp but the last.
-  const int steps_of_warp = ((p.in + 31) / 32 + kWarps - 1) / kWarps;
-  const int k_begin = min(warp * steps_of_warp * 32, p.in),
-            k_end = min(k_begin + steps_of_warp * 32, p.in);
-  const int length = k_end - k_begin;
-  Ring<T, kTokenTiles, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep);
+  const int k_begin = min(warp * 32, p.in), length = p.in - k_begin;
+  Ring<T, kTokenTiles, kWarps, kTiles, kStages> ring(dynamic + warp * Sizes::kRingStep);
   if (wide) {
     // Weights are under way while the rows are looked for.
     const T* a[kTiles][2];
@@ -346,7 +343,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
           p, block, s, ring, dynamic, k_begin, length, row_weight, token_weight);
     }
     if (p.finder != kByKey || block.count < kRows) break;
-    wait_for_copies<0>();
+    wait_copies<0>();
     __syncthreads();
     if (wide) {
       const T* a[kTiles][2];
@@ -354,7 +351,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
       ring.template begin<true>(a, k_begin, length);
     }
   }
-  wait_for_copies<0>();
+  wait_copies<0>();
 }
 
 }  // namespace experts

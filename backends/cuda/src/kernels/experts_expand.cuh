@@ -136,7 +136,7 @@ struct Expand {
       // Two tiles at a time, so that their chains of instructions overlap.
 #pragma unroll 1
       for (int tile = 0; tile < token_tiles; tile += kStep) {
-        wait_for_copies<kAhead - kStep>();
+        wait_copies<kAhead - kStep>();
         if (kOneTile && tile == 0) take_b(b, b_slots + b_at);
         float c[kStep][4][4] = {};
 #pragma unroll 1
@@ -144,7 +144,7 @@ struct Expand {
           if constexpr (!kOneTile) {
             ask_b<kWide, T>(b_slots + b_at, slice, item.column, rank_tile);
             commit_copies();
-            wait_for_copies<0>();
+            wait_copies<0>();
             take_b(b, b_slots + b_at);
           }
           const int at =

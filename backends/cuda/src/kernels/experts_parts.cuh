@@ -3,6 +3,7 @@
 // agree, and rows of B are permuted so that a lane ends with eight neighbours of y.
 #pragma once
 
+#include "async_copy.cuh"
 #include "elements.cuh"
 #include "experts_rows.cuh"
 #include "rankfold/adapter_table.hpp"
@@ -26,9 +27,6 @@ __device__ __forceinline__ uint4 load_elements(const T* p, int count) {
 }
 
 // Shared memory by its own 32-bit addresses: a generic pointer would be made anew at each use.
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
 __device__ __forceinline__ uint4 take_16(unsigned from) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
@@ -56,27 +54,6 @@ __device__ __forceinline__ void put_16(unsigned to, uint4 v) {
 __device__ __forceinline__ void put_8(unsigned to, uint2 v) {
   asm volatile("st.shared.v2.b32 [%0], {%1,%2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
 }
-/// Zeros where it is not wanted.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool wanted) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(wanted ? 16 : 0)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from),
-                 "r"(wanted ? 8 : 0)
-                 : "memory");
-  }
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kLeft>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
 // What a lane needs next is on its way in shared memory and needs no registers. Each lane reads
 // back what it has asked for itself, so that nobody waits for another. What stands anywhere, or
 // ends early, comes by elements.
@@ -85,7 +62,7 @@ __device__ __forceinline__ void wait_for_copies() {
 template <bool kWide, class T>
 __device__ __forceinline__ void ask_eight(unsigned to, const T* from, int count) {
   if constexpr (kWide) {
-    copy_async<16>(to, from, count > 0);
+    copy_16(to, from, count > 0 ? 16 : 0);
   } else {
     put_16(to, load_elements(from, count));
   }
@@ -94,7 +71,7 @@ __device__ __forceinline__ void ask_eight(unsigned to, const T* from, int count)
 template <bool kWide, class T>
 __device__ __forceinline__ void ask_four(unsigned to, const T* from, int count) {
   if constexpr (kWide) {
-    copy_async<8>(to, from, count > 0);
+    copy_8(to, from, count > 0 ? 8 : 0);
   } else {
     const uint4 v = load_elements(from, min(count, 4));
     put_8(to, make_uint2(v.x, v.y));
@@ -113,7 +90,7 @@ struct Eight {
     if constexpr (kWide) {
 #pragma unroll
       for (int i = 0; i < kQuads; ++i)
-        copy_async<16>(to + i * 512, reinterpret_cast<const uint4*>(from) + i, count > 0);
+        copy_16(to + i * 512, reinterpret_cast<const uint4*>(from) + i, count > 0 ? 16 : 0);
     } else if constexpr (sizeof(TY) == 2) {
       put_16(to, load_elements(from, count));
     } else {
@@ -218,13 +195,15 @@ __device__ __forceinline__ void multiply_step(float (&acc)[kTiles][4], const uin
   }
 }
 
-/// acc[n][i] += A tile i x (token tile n) over a warp's k, 32 a step.
-template <class T, int kTokenTiles, int kTiles, int kStages>
+/// acc[n][i] += A tile i x (token tile n) over a warp's k: 32 a step, in turn with the other warps,
+/// so that a block reads neighbours at a time.
+template <class T, int kTokenTiles, int kWarps, int kTiles, int kStages>
 struct Ring {
+  static constexpr int kStep = kWarps * 32;                 // from a warp's k to its next
   static constexpr int kPieces = kTiles * 2 + kTokenTiles;  // 16 bytes of each lane
   static constexpr int kStageBytes = kPieces * 512;
   unsigned lane_ring;  // the warp's, at the lane
-  int at, length;      // the k of A that is asked for next, and their number; of the warp
+  int at, length;      // the k of A that is asked for next, and their end; from the warp's first
   const T* a[kTiles * 2];
 
   /// of_warp: the warp's part of shared memory.
@@ -238,7 +217,7 @@ struct Ring {
       ask_eight<kWide>(lane_ring + stage * kStageBytes + i * 512, a[i] + at,
                        a[i] != nullptr ? length - at : 0);
     }
-    at += 32;
+    at += kStep;
   }
   template <bool kWide>
   __device__ __forceinline__ void ask_x(const T* (&x)[kTokenTiles], int& x_left, int token_tiles,
@@ -249,14 +228,14 @@ struct Ring {
                        n < token_tiles ? x_left : 0);
     }
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) x[n] += 32;
-    x_left -= 32;
+    for (int n = 0; n < kTokenTiles; ++n) x[n] += kStep;
+    x_left -= kStep;
   }
-  /// rows: of A. [from, from + length): k of the warp.
+  /// rows: of A. from: the warp's first k; left: all from there on.
   template <bool kWide>
-  __device__ __forceinline__ void begin(const T* const (&rows)[kTiles][2], int from, int of_warp) {
+  __device__ __forceinline__ void begin(const T* const (&rows)[kTiles][2], int from, int left) {
     at = static_cast<int>(threadIdx.x) % 4 * 8;
-    length = of_warp;
+    length = left;
 #pragma unroll
     for (int i = 0; i < kTiles * 2; ++i)
       a[i] = rows[i / 2][i % 2] != nullptr ? rows[i / 2][i % 2] + from : nullptr;
@@ -278,11 +257,11 @@ struct Ring {
       ask_x<kWide>(x, x_left, token_tiles, i);
       commit_copies();
     }
-    const int steps = (length + 31) / 32;
+    const int steps = (length + kStep - 1) / kStep;
     int stage = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-      wait_for_copies<kStages - 2>();
+      wait_copies<kStages - 2>();
       const unsigned here = lane_ring + stage * kStageBytes;
       if (step + kStages - 1 < steps) {
         const int last = stage == 0 ? kStages - 1 : stage - 1;
@@ -304,7 +283,7 @@ struct Ring {
       }
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    wait_for_copies<0>();
+    wait_copies<0>();
   }
 };
 
