@@ -19,7 +19,7 @@ using T = __nv_bfloat16;
 
 constexpr int kRanks = kTileMaxRank;
 constexpr int kGroupColumns = kDyBlockColumns / 2;
-constexpr int kUnitColumns = 128;  // a unit: 64 rows of them, two tiles
+[[maybe_unused]] constexpr int kUnitColumns = 128;  // a unit: 64 rows of them, two tiles
 
 struct UniformDyLayout {
   static constexpr int kUnit = 2 * kTileBytes;
@@ -49,9 +49,11 @@ struct UniformDyParams {
 
 /// Sums of 64 ranks and 256 columns, ranks in rows, to memory: by way of shared memory, so that a
 /// warp writes whole lines.
-__device__ __forceinline__ void store_db(const UniformDyParams& p, const float (&sums)[2][64],
-                                         std::uint32_t shared, std::int64_t first_column,
-                                         int partial, int rank, float* db) {
+[[maybe_unused]] __device__ __forceinline__ void store_db(const UniformDyParams& p,
+                                                          const float (&sums)[2][64],
+                                                          std::uint32_t shared,
+                                                          std::int64_t first_column, int partial,
+                                                          int rank, float* db) {
   const int own = static_cast<int>(threadIdx.x) % kGroup, t = own % 4;
   // Columns two apart stand eight ranks apart, so that no two lanes meet in a bank.
   const int j = own / 32 * 16 + own % 32 / 4;
