@@ -224,27 +224,38 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (lane == 0) wait_stores<0>();
   if (!makes_da) return;
 
-  // Each warpgroup has the sums of its stages; it adds the other's for half of the columns. All
-  // places are free: what was asked for has come, and what was stored has been read.
-  __syncthreads();
-  const std::uint32_t others = base + Layout::kRing + static_cast<std::uint32_t>(own * 4);
+  // Each warpgroup has the sums of its stages; it adds the other's for half of the columns, half of
+  // those at a time, where A stood: nobody needs it any more, and the copy engine never wrote
+  // there.
+  const std::uint32_t others = base + Layout::kA + static_cast<std::uint32_t>(own * 4);
+  const auto other_at = [&](int to, int i) {
+    return others + static_cast<std::uint32_t>((to * 16 + i) * kGroup * 4);
+  };
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    store_shared(others + static_cast<std::uint32_t>(((1 - group) * 32 + i) * kGroup * 4),
-                 __float_as_uint(group == 0 ? da_sums[32 + i] : da_sums[i]));
+  for (int part = 0; part < 32; part += 16) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      store_shared(other_at(1 - group, i),
+                   __float_as_uint(group == 0 ? da_sums[32 + part + i] : da_sums[part + i]));
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float other = __uint_as_float(load_shared(other_at(group, i)));
+      if (group == 0) {
+        da_sums[part + i] += other;
+      } else {
+        da_sums[32 + part + i] += other;
+      }
+    }
   }
-  __syncthreads();
   const int first_rank = warp_row + lane / 4;
   const std::int64_t first_k = first_column + group * 64 + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 32; i += 2) {
-    float sums[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      sums[e] = (group == 0 ? da_sums[i + e] : da_sums[32 + i + e]) +
-                __uint_as_float(load_shared(
-                    others + static_cast<std::uint32_t>((group * 32 + i + e) * kGroup * 4)));
-    }
+    const float sums[2] = {group == 0 ? da_sums[i] : da_sums[32 + i],
+                           group == 0 ? da_sums[i + 1] : da_sums[32 + i + 1]};
     const int j = first_rank + i / 2 % 2 * 8;
     const std::int64_t k = first_k + i / 4 * 8;
     if (j >= rank || k >= p.in) continue;
