@@ -59,6 +59,12 @@ template <int kRows>
 __device__ inline RowBlock find_in_segments(const Grouping& g, int block, int lane) {
   RowBlock found;
   const int given = *g.num_segments;
+  // Mostly a segment is a block; asked for with all the rest, so that what follows may begin at
+  // once.
+  const bool may = block < g.max_segments;
+  const int likely_slot = may ? g.slots[block] : -1;
+  const int likely_first = may ? g.offsets[block] : 0;
+  const int likely_end = may ? g.offsets[block + 1] : 0;
   int before = 0;  // blocks of the segments so far
   // 64 segments a round: two a lane, so that their loads do not wait for one another.
   for (int base = 0; base < g.max_segments; base += 64) {
@@ -78,6 +84,13 @@ __device__ inline RowBlock find_in_segments(const Grouping& g, int block, int la
     const bool good1 = i + 1 < given && slot1 >= 0 && slot1 < g.num_slots;
     const int blocks0 = good0 ? (at1 - at0 + kRows - 1) / kRows : 0;
     const int blocks1 = good1 ? (at2 - at1 + kRows - 1) / kRows : 0;
+    if (may && base == 0 && block < 64 &&
+        __all_sync(0xffffffffu, (i > block || blocks0 == 1) && (i + 1 > block || blocks1 == 1))) {
+      found.slot = likely_slot;
+      found.first = min(max(likely_first, 0), g.num_tokens);
+      found.count = min(max(likely_end, 0), g.num_tokens) - found.first;
+      return found;
+    }
     int sum = blocks0 + blocks1;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
