@@ -61,8 +61,10 @@ int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTr
   const bool low_rank =
       shape.max_rank <= 16 && shape.num_slices <= 3 && shape.a_dtype != DType::f32;
   const std::int64_t resident = low_rank ? 2 : 1;
-  const std::int64_t most =
-      std::max<std::int64_t>(shape.in / (low_rank ? kLeastK : kLeastK / 2), 1);
+  // Rows of A that are not aligned are bound by latency: the fewer groups one after the other, the
+  // better.
+  const std::int64_t least = shape.in % 8 != 0 ? kLeastK / 4 : low_rank ? kLeastK : kLeastK / 2;
+  const std::int64_t most = std::max<std::int64_t>(shape.in / least, 1);
   const std::int64_t wanted = resident * traits.num_sms / std::max<std::int64_t>(plan.blocks, 1);
   return fitting_splits(problem.bounds.rows, columns, std::clamp<std::int64_t>(wanted, 1, most));
 }

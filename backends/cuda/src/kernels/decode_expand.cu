@@ -1,7 +1,7 @@
 #include "../elements.cuh"
 #include "../launch.hpp"
 #include "../tensor.cuh"
-#include "decode.hpp"
+#include "decode_expand.hpp"
 #include "decode_rows.cuh"
 #include "decode_tiles.cuh"
 #include "modules.hpp"
@@ -15,13 +15,9 @@ __device__ __forceinline__ std::uint64_t join(std::uint32_t low, std::uint32_t h
   return static_cast<std::uint64_t>(high) << 32 | low;
 }
 
-// kMaxSteps: of 16 ranks, what max_rank needs; over 4 there is no limit.
-template <class TB>
-constexpr int residency(int max_steps) {
-  return max_steps == 1 && sizeof(TB) == 2 ? 3 : max_steps <= 4 && sizeof(TB) == 2 ? 2 : 1;
-}
+// kMaxSteps: of 16 ranks, what max_rank needs: 1 or 4.
 template <class TY, class TB, int kMaxSteps, Lookup kLookup>
-__global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
+__global__ void __launch_bounds__(kThreads, 2)
     decode_expand_rows(const __grid_constant__ DecodeExpandParams p) {
   __shared__ __align__(16) Shared shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -37,7 +33,9 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   int slice = 0;
   while (slice + 1 < p.num_slices && chunk >= p.chunks[slice]) ++slice;
   const int own = chunk - (slice > 0 ? p.chunks[slice - 1] : 0);
-  // In straight line, so that one wait serves all of it.
+  // In straight line, so that one wait serves all of it. The assembler would put the stride off
+  // until after the branch on the rank, and it is another sector of memory: so the rank depends on
+  // it.
   const AdapterEntry* const entry = p.entries + block.slot * p.slot_stride + slice;
   const uint4 pointers = load_shared_use(&entry->a);
   const uint4 numbers = load_shared_use(&entry->rank);
@@ -53,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
   if (threadIdx.x < kDecodeRows) shared.rows[threadIdx.x] = row;
   Work<TY, TB> w;
   w.count = block.count;
-  w.rank = (p.made_h != 0 && !has_a) || b == nullptr ? 0 : given;
+  w.rank = (p.made_h != 0 && !has_a) || b == nullptr || b_stride < 0 ? 0 : given;
   // Rank 0: this adapter does not touch this slice.
   if (w.rank == 0) {
     wait_for_previous();
@@ -106,49 +104,57 @@ __global__ void __launch_bounds__(kThreads, residency<TB>(kMaxSteps))
     }
     return;
   }
-  const Work<TY, TB> copy = w;  // what is passed by address would stand in memory all along
   if (w.rank <= 16) {
-    expand_in_groups<false, 1, TY, TB>(p, copy, shared);
+    expand_in_groups<false, 1, TY, TB>(p, w, shared);
   } else if constexpr (kMaxSteps > 1) {
     if (w.rank <= 32) {
-      expand_in_groups<false, 2, TY, TB>(p, copy, shared);
-    } else if (kMaxSteps > 4 && wide) {
-      expand_in_groups<true, 4, TY, TB>(p, copy, shared);
+      expand_in_groups<false, 2, TY, TB>(p, w, shared);
     } else {
-      expand_in_groups<false, 4, TY, TB>(p, copy, shared);
+      expand_in_groups<false, 4, TY, TB>(p, w, shared);
     }
   }
 }
 
-template <class TY, class TB>
+template <class T, int kMaxSteps>
 Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cudaStream_t stream) {
-  constexpr bool kOwed =
-      std::is_same_v<TY, TB> && sizeof(TB) == 2;  // the combination that serving is measured on
-  if constexpr (kOwed) {
-    if (p.kind == Grouping::uniform && p.max_rank <= 16) {
-      return launch(&decode_expand_rows<TY, TB, 1, Lookup::uniform>, grid, kThreads, stream, p,
-                    overlaps);
-    }
-    if (p.kind == Grouping::uniform && p.max_rank <= kRankGroup) {
-      return launch(&decode_expand_rows<TY, TB, 4, Lookup::uniform>, grid, kThreads, stream, p,
-                    overlaps);
-    }
-    if (p.max_rank <= 16) {
-      return launch(&decode_expand_rows<TY, TB, 1, Lookup::any>, grid, kThreads, stream, p,
-                    overlaps);
-    }
-    if (p.max_rank <= kRankGroup) {
-      return launch(&decode_expand_rows<TY, TB, 4, Lookup::any>, grid, kThreads, stream, p,
-                    overlaps);
-    }
+  const auto run = [&]<Lookup kLookup>(std::integral_constant<Lookup, kLookup>) {
+    return launch(&decode_expand_rows<T, T, kMaxSteps, kLookup>, grid, kThreads, stream, p,
+                  overlaps);
+  };
+  if (p.kind == Grouping::uniform) return run(std::integral_constant<Lookup, Lookup::uniform>());
+  if constexpr (kMaxSteps == 1) {
+    if (p.kind == Grouping::segments)
+      return run(std::integral_constant<Lookup, Lookup::segments>());
   }
-  return launch(&decode_expand_rows<TY, TB, 5, Lookup::any>, grid, kThreads, stream, p, overlaps);
+  return run(std::integral_constant<Lookup, Lookup::any>());
+}
+
+template <class T>
+Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cudaStream_t stream) {
+  return p.max_rank <= 16 ? launch_expand<T, 1>(p, grid, overlaps, stream)
+                          : launch_expand<T, 4>(p, grid, overlaps, stream);
+}
+
+// Of a warp, where that is asked for: from here on the ring is ahead.
+constexpr int kRingTiles = 8;
+
+// Whether B and y go through shared memory: where registers cannot hold enough of them. Not by what
+// may differ between calls that have to make the same bits, unless both ways make them.
+bool takes_ring(const TableShape& shape, DType y, std::int64_t blocks, int tiles_per_warp,
+                int num_sms) {
+  if (shape.b_dtype != y || y == DType::f32 || shape.max_rank > kRankGroup) return true;
+  std::int64_t tiles = 0;
+  for (int i = 0; i < shape.num_slices; ++i) {
+    if (shape.out[i] % 8 != 0) return true;
+    tiles += divide_up(shape.out[i], kTileStep);
+  }
+  return shape.max_rank <= 16 &&
+         (tiles * blocks > std::int64_t{30} * num_sms || tiles_per_warp >= kRingTiles);
 }
 
 // Tiles a warp makes: as few as keep all blocks resident at once, else few enough that uneven
 // blocks even out; see docs/cuda-kernels.md.
-int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, int num_sms) {
-  const std::int64_t resident = (shape.max_rank <= 16 ? 3 : 2) * static_cast<std::int64_t>(num_sms);
+int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, std::int64_t resident) {
   std::int64_t widest = 0;
   for (int i = 0; i < shape.num_slices; ++i) widest = std::max(widest, shape.out[i]);
   const std::int64_t most = std::max<std::int64_t>(divide_up(widest, kTileStep), 1);
@@ -189,9 +195,11 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   params.kind = kind;
   params.num_slices = shape.num_slices;
   params.max_rank = shape.max_rank;
+  const bool ring = takes_ring(shape, y.dtype, blocks, call.tiles_per_warp, num_sms);
+  const std::int64_t resident = (ring && shape.max_rank <= 16 ? 3 : 2) * std::int64_t{num_sms};
   params.tiles_per_warp = call.tiles_per_warp > 0
                               ? call.tiles_per_warp
-                              : choose_tiles(shape, blocks, call.uneven, num_sms);
+                              : choose_tiles(shape, blocks, call.uneven, resident);
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;
@@ -211,16 +219,10 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   }
   if (chunks == 0) return {};
   const dim3 grid = grid_of(blocks, chunks);
-  const auto with_y = [&]<class TY>(const TY*) {
-    return with_element(shape.b_dtype, [&]<class TB>(const TB*) -> Status {
-      if constexpr (std::is_same_v<TY, TB> || sizeof(TY) == 4 || sizeof(TB) == 4) {
-        return launch_expand<TY, TB>(params, grid, call.after_shrink, stream);
-      } else {
-        return Status(StatusCode::internal, "decode_expand: B and y of two 16-bit dtypes");
-      }
-    });
-  };
-  return with_element(y.dtype, with_y);
+  if (ring) return expand_by_ring(params, y.dtype, shape.b_dtype, grid, call.after_shrink, stream);
+  return y.dtype == DType::f16
+             ? launch_expand<__half>(params, grid, call.after_shrink, stream)
+             : launch_expand<__nv_bfloat16>(params, grid, call.after_shrink, stream);
 }
 
 RANKFOLD_CUDA_MODULE(decode_expand)

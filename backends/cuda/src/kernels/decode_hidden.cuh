@@ -2,7 +2,7 @@
 // each warp for one row.
 #pragma once
 
-#include "decode.hpp"
+#include "decode_expand.hpp"
 #include "decode_operands.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -15,30 +15,6 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kColumns = 32;    // of a tile, which one warp makes
 constexpr int kAhead = 2;       // tiles whose B and y are asked for before the first is computed
 constexpr int kRankGroup = 64;  // ranks whose h stands in shared memory at a time
-
-struct DecodeExpandParams {
-  SplitHidden h;
-  float* h_out;
-  std::int64_t h_out_stride;
-  const float* token_weights;
-  const AdapterEntry* entries;
-  std::int64_t slot_stride;
-  Grouping grouping;
-  void* y;
-  std::int64_t y_stride;
-  std::int64_t out[kMaxSlices];
-  std::int32_t chunks[kMaxSlices];   ///< of columns, before and in the slice
-  std::int64_t columns[kMaxSlices];  ///< of y, before the slice
-  int kind;
-  int num_slices;
-  int max_rank;
-  int tiles_per_warp;
-  int with_bias;
-  int made_h;
-  int wide_y;  ///< rows of y are aligned
-  int wide_h;  ///< rows of h are aligned
-  int pinned;  ///< the order of sums does not depend on the rows
-};
 
 // Four ranks of a row of h in one split, zero past the rank.
 __device__ __forceinline__ float4 read_partial(const float* at, int has, bool wide) {

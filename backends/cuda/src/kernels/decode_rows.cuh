@@ -7,14 +7,16 @@
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
-/// Addressings that a kernel is compiled for: uniform reads no metadata at all, which counts where
-/// a call takes three microseconds; the others are told apart at run time.
-enum class Lookup { uniform, any };
+/// Addressings that a kernel is compiled for, which counts where a call takes three microseconds:
+/// uniform reads no metadata at all; any tells them apart at run time.
+enum class Lookup { uniform, segments, any };
 
 template <Lookup kLookup>
 __device__ inline RowBlock find_decode_block(const Grouping& g, int kind, int block) {
   if constexpr (kLookup == Lookup::uniform) {
     return find_row_block<Grouping::uniform, kDecodeRows>(g, block);
+  } else if constexpr (kLookup == Lookup::segments) {
+    return find_row_block<Grouping::segments, kDecodeRows>(g, block);
   } else {
     switch (kind) {
       case Grouping::segments:
@@ -35,6 +37,8 @@ template <Lookup kLookup>
 __device__ inline int decode_row(const Grouping& g, int kind, const RowBlock& block, int i) {
   if constexpr (kLookup == Lookup::uniform) {
     return min(block.first + i, g.num_tokens - 1);
+  } else if constexpr (kLookup == Lookup::segments) {
+    return row_at<Grouping::segments>(g, block, min(i, block.count - 1));
   } else {
     // A predicated load rather than a branch: at a join the load would be waited for.
     int row = __shfl_sync(0xffffffffu, block.row, i);

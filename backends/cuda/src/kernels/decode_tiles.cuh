@@ -240,8 +240,8 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
 // tiles of a warp cannot be kept, so tiles are outermost and h is summed again for each. Bits are
 // those of expand_tiles.
 template <bool kWide, int kSteps, class TY, class TB>
-__device__ __noinline__ void expand_in_groups(const DecodeExpandParams& p, const Work<TY, TB>& w,
-                                              Shared& shared) {
+__device__ __forceinline__ void expand_in_groups(const DecodeExpandParams& p, const Work<TY, TB>& w,
+                                                 Shared& shared) {
   constexpr int kRanks = 16 * kSteps;
   wait_for_previous();
 #pragma unroll 1
