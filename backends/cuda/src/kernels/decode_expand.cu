@@ -17,7 +17,7 @@ __device__ __forceinline__ std::uint64_t join(std::uint32_t low, std::uint32_t h
 
 // kMaxSteps: of 16 ranks, what max_rank needs: 1 or 4.
 template <class TY, class TB, int kMaxSteps, Lookup kLookup>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, sizeof(TB) == 2 ? 2 : 1)
     decode_expand_rows(const __grid_constant__ DecodeExpandParams p) {
   __shared__ __align__(16) Shared shared;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -104,35 +104,46 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     return;
   }
-  if (w.rank <= 16) {
+  if constexpr (kMaxSteps == 1) {
     expand_in_groups<false, 1, TY, TB>(p, w, shared);
-  } else if constexpr (kMaxSteps > 1) {
-    if (w.rank <= 32) {
-      expand_in_groups<false, 2, TY, TB>(p, w, shared);
+  } else {
+    const Work<TY, TB> copy = w;
+    if (w.rank <= 16) {
+      call_expand_in_groups<1, TY, TB>(p, copy, shared);
+    } else if (w.rank <= 32) {
+      call_expand_in_groups<2, TY, TB>(p, copy, shared);
     } else {
-      expand_in_groups<false, 4, TY, TB>(p, w, shared);
+      call_expand_in_groups<4, TY, TB>(p, copy, shared);
     }
   }
 }
 
-template <class T, int kMaxSteps>
+template <class TY, class TB, int kMaxSteps>
 Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cudaStream_t stream) {
   const auto run = [&]<Lookup kLookup>(std::integral_constant<Lookup, kLookup>) {
-    return launch(&decode_expand_rows<T, T, kMaxSteps, kLookup>, grid, kThreads, stream, p,
+    return launch(&decode_expand_rows<TY, TB, kMaxSteps, kLookup>, grid, kThreads, stream, p,
                   overlaps);
   };
-  if (p.kind == Grouping::uniform) return run(std::integral_constant<Lookup, Lookup::uniform>());
-  if constexpr (kMaxSteps == 1) {
+  // Those that serving is measured on.
+  if constexpr (sizeof(TB) == 2) {
+    if (p.kind == Grouping::uniform) return run(std::integral_constant<Lookup, Lookup::uniform>());
+  }
+  if constexpr (sizeof(TB) == 2 && kMaxSteps == 1) {
     if (p.kind == Grouping::segments)
       return run(std::integral_constant<Lookup, Lookup::segments>());
   }
   return run(std::integral_constant<Lookup, Lookup::any>());
 }
 
-template <class T>
-Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cudaStream_t stream) {
-  return p.max_rank <= 16 ? launch_expand<T, 1>(p, grid, overlaps, stream)
-                          : launch_expand<T, 4>(p, grid, overlaps, stream);
+template <class TY>
+Status launch_expand(const DecodeExpandParams& p, DType b, dim3 grid, bool overlaps,
+                     cudaStream_t stream) {
+  if (b == DType::f32) {
+    return p.max_rank <= 16 ? launch_expand<TY, float, 1>(p, grid, overlaps, stream)
+                            : launch_expand<TY, float, 4>(p, grid, overlaps, stream);
+  }
+  return p.max_rank <= 16 ? launch_expand<TY, TY, 1>(p, grid, overlaps, stream)
+                          : launch_expand<TY, TY, 4>(p, grid, overlaps, stream);
 }
 
 // Of a warp, where that is asked for: from here on the ring is ahead.
@@ -142,13 +153,13 @@ constexpr int kRingTiles = 8;
 // may differ between calls that have to make the same bits, unless both ways make them.
 bool takes_ring(const TableShape& shape, DType y, std::int64_t blocks, int tiles_per_warp,
                 int num_sms) {
-  if (shape.b_dtype != y || y == DType::f32 || shape.max_rank > kRankGroup) return true;
+  if (y == DType::f32 || shape.max_rank > kRankGroup) return true;
   std::int64_t tiles = 0;
   for (int i = 0; i < shape.num_slices; ++i) {
     if (shape.out[i] % 8 != 0) return true;
     tiles += divide_up(shape.out[i], kTileStep);
   }
-  return shape.max_rank <= 16 &&
+  return shape.b_dtype == y && shape.max_rank <= 16 &&
          (tiles * blocks > std::int64_t{30} * num_sms || tiles_per_warp >= kRingTiles);
 }
 
@@ -221,8 +232,8 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   const dim3 grid = grid_of(blocks, chunks);
   if (ring) return expand_by_ring(params, y.dtype, shape.b_dtype, grid, call.after_shrink, stream);
   return y.dtype == DType::f16
-             ? launch_expand<__half>(params, grid, call.after_shrink, stream)
-             : launch_expand<__nv_bfloat16>(params, grid, call.after_shrink, stream);
+             ? launch_expand<__half>(params, shape.b_dtype, grid, call.after_shrink, stream)
+             : launch_expand<__nv_bfloat16>(params, shape.b_dtype, grid, call.after_shrink, stream);
 }
 
 RANKFOLD_CUDA_MODULE(decode_expand)

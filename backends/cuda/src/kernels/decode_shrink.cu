@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       shared.columns.ranks[i] = min(entry[i / kPerSlice].rank - i % kPerSlice * 8, 8);
     }
   }
-  shrink_tiles<TX, TA, kTiles, kTiles <= 2 ? 2 : 1, 1>(p, a, wide, x, block.count, 0, shared);
+  shrink_tiles<TX, TA, kTiles, kTiles <= 2 ? 2 : 1, 1, false>(p, a, wide, x, block.count, 0,
+                                                              shared);
 }
 
 template <class TX, class TA, int kPerSlice, Lookup kLookup>
@@ -115,7 +116,7 @@ Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table,
                                   .kind = static_cast<int>(kind),
                                   .num_slices = shape.num_slices,
                                   .max_rank = shape.max_rank,
-                                  .wide = aligned && shape.in % 8 == 0 ? 1 : 0};
+                                  .wide = aligned && shape.in % kGroup == 0 ? 1 : 0};
   const dim3 grid = grid_of(blocks, h.splits);
   if (x.dtype == DType::f16) return launch_shrink<__half>(params, shape.a_dtype, grid, stream);
   return launch_shrink<__nv_bfloat16>(params, shape.a_dtype, grid, stream);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p,
     const int from = second ? first + half : first, to = second ? first + rest : first + half;
     const TA* a[kTiles];
     list_tiles(p, entry, end, to, from, second ? kTiles : 0, a, shared.columns);
-    shrink_tiles<TX, TA, kTiles, kGroups, 2>(p, a, wide, x, count, 0, shared);
+    shrink_tiles<TX, TA, kTiles, kGroups, 2, true>(p, a, wide, x, count, 0, shared);
   }
 }
 
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (total <= 3) {
     const TA* a[3];
     list_tiles(p, entry, end, total, 0, 0, a, shared.columns);
-    shrink_tiles<TX, TA, 3, sizeof(TA) == 2 ? 4 : 2, 1>(p, a, wide, x, block.count, 0, shared);
+    shrink_tiles<TX, TA, 3, sizeof(TA) == 2 ? 4 : 2, 1, true>(p, a, wide, x, block.count, 0,
+                                                              shared);
     return;
   }
   constexpr int kShort = sizeof(TA) == 2 ? 1 : 2;  // of float32 half as much fits the registers

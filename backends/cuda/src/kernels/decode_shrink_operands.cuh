@@ -35,7 +35,7 @@ struct DecodeShrinkParams {
   int kind;
   int num_slices;
   int max_rank;
-  int wide;  ///< rows of x are aligned, and in is a multiple of 8
+  int wide;  ///< rows of x are aligned, and in is a multiple of 64
 };
 
 // Eight consecutive elements of a row of x or A.

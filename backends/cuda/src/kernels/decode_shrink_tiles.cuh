@@ -63,63 +63,27 @@ __device__ __forceinline__ void accumulate(const TA* (&a)[kTiles], const TX* (&x
   }
 }
 
-// The same of a last group that K ends in, aligned.
-template <class TX, class TA, int kTiles>
-__device__ __forceinline__ void accumulate_last(const TA* const (&a)[kTiles],
-                                                const TX* const (&x)[2], bool two, int k, int in,
-                                                float (&sums)[kTiles][4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  Eight<TX> xs[2][2] = {};
-  Eight<TA> as[2][kTiles] = {};
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const int at = k + u * kChunk;
-    const bool there = at + 8 * t < in;
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int part = 0; part < static_cast<int>(sizeof(TA)) / 2; ++part) {
-        load_into_if<true>(as[u][i].part[part], there,
-                           a[i] + at + part * (16 / static_cast<int>(sizeof(TA))));
-      }
-    }
-    load_into_if<false>(xs[u][0].part[0], there, x[0] + at);
-    load_into_if<false>(xs[u][1].part[0], there && two, x[1] + at);
-  }
-  const Left<TX, TA> first(xs[0][0], xs[0][1]), second(xs[1][0], xs[1][1]);
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    float part[4] = {};
-    multiply_chunk<TX>(part, first, as[0][i]);
-    multiply_chunk<TX>(part, second, as[1][i]);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) sums[i][c] += part[c];
-  }
-}
-
 // The sums of `tiles` tiles whose rows are not aligned, all groups of the warp, into shared memory.
-// A few tiles at a time, so that this needs no more registers than the fast way; in its order, so
-// that alignment changes no bits.
+// In the order of the fast way, so that alignment changes no bits. kBatch tiles at a time.
 template <int kBatch, class TX, class TA>
-__device__ __forceinline__ void sum_slowly(const DecodeShrinkParams& p,
-                                           const void* const (*rows_of_a)[kTile], int tiles,
-                                           const TX* const (&x)[2], bool two, int first, int groups,
-                                           int step, float (*to)[kDecodeRows][kTile]) {
+__device__ __forceinline__ void sum_slowly(int in, const void* const (*rows_of_a)[kTile], int tiles,
+                                           const TX* x0, const TX* x1, bool two, int first,
+                                           int groups, int step, float (*to)[kDecodeRows][kTile]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  const bool ends = groups > 0 && (first + (groups - 1) * step + 1) * kGroup > p.in;
+  const bool ends = groups > 0 && (first + (groups - 1) * step + 1) * kGroup > in;
 #pragma unroll 1
   for (int tile = 0; tile < tiles; tile += kBatch) {
     float sums[kBatch][4] = {};
 #pragma unroll 1
     for (int i = 0; i < groups; ++i) {
       const int group = !ends ? i : i == 0 ? groups - 1 : i - 1;
-      const int k = (first + group * step) * kGroup, left = p.in - k - 8 * t;
+      const int k = (first + group * step) * kGroup, left = in - k - 8 * t;
       Loose<TX> rows[2][2];
       Loose<TA> as[kBatch][2];
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
-        rows[u][0].load(x[0] + k + u * kChunk, left - u * kChunk);
-        rows[u][1].load(x[1] + k + u * kChunk, two ? left - u * kChunk : 0);
+        rows[u][0].load(x0 + k + u * kChunk, left - u * kChunk);
+        rows[u][1].load(x1 + k + u * kChunk, two ? left - u * kChunk : 0);
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
@@ -150,11 +114,23 @@ __device__ __forceinline__ void sum_slowly(const DecodeShrinkParams& p,
   }
 }
 
+// Out of line, where a kernel has many calls of it; nothing is passed that would have to stand in
+// memory.
+template <class TX, class TA>
+__device__ __noinline__ void call_sum_slowly(int in, const void* const (*rows_of_a)[kTile],
+                                             int tiles, const TX* x0, const TX* x1, bool two,
+                                             int first, int groups, int step,
+                                             float (*to)[kDecodeRows][kTile]) {
+  sum_slowly<sizeof(TA) == 2 ? 3 : 2, TX, TA>(in, rows_of_a, tiles, x0, x1, two, first, groups,
+                                              step, to);
+}
+
 // The products of the tiles with the rows of the block, summed over the warps that share K, into h.
-// a: the lane's row of each tile. wide, the same in all threads: all rows are aligned, and in is a
-// multiple of eight. Rows past the rank and past the count are others again: what they
+// a: the lane's row of each tile. wide, the same in all threads: all rows are aligned, and K ends
+// with a group. Rows past the rank and past the count are others again: what they
 // make is not stored, and nothing of it reaches what is.
-template <class TX, class TA, int kTiles, int kGroups, int kParts>
+// kCalls: the slow way is a call.
+template <class TX, class TA, int kTiles, int kGroups, int kParts, bool kCalls>
 __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const TA* (&a)[kTiles],
                                              bool wide, const TX* const (&rows)[2], int count,
                                              int first_tile, Shared& shared) {
@@ -168,12 +144,6 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   const void* const(*const rows_of_a)[kTile] = shared.rows_of_a + part * kTiles;
   float sums[kTiles][4] = {};
   if (wide) {
-    // What is less than a group comes first, so that nothing of it is kept.
-    if (groups > 0 && (first + (groups - 1) * kSharers + 1) * kGroup > p.in) {
-      --groups;
-      accumulate_last<TX, TA, kTiles>(a, rows, two, (first + groups * kSharers) * kGroup, p.in,
-                                      sums);
-    }
     const TX* x[2] = {rows[0] + first * kGroup, rows[1] + first * kGroup};
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) a[i] += first * kGroup;
@@ -195,9 +165,14 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
     if (from > 0) __syncthreads();
     constexpr int kRest = kTiles < kSumTiles ? kTiles : kSumTiles;
     if (!wide) {
-      constexpr int kBatch = sizeof(TA) == 2 && kParts == 2 ? 3 : 2;
-      sum_slowly<kBatch, TX, TA>(p, rows_of_a + from, min(kTiles - from, kRest), rows, two, first,
-                                 groups, kSharers, shared.sums[warp]);
+      const int n = min(kTiles - from, kRest);
+      if constexpr (kCalls) {
+        call_sum_slowly<TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
+                                kSharers, shared.sums[warp]);
+      } else {
+        sum_slowly<1, TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
+                              kSharers, shared.sums[warp]);
+      }
     }
 #pragma unroll
     for (int i = from; wide && i < kTiles && i < from + kSumTiles; ++i) {

@@ -281,6 +281,14 @@ __device__ __forceinline__ void expand_in_groups(const DecodeExpandParams& p, co
   }
 }
 
+// The same called, where it would stand in the way of a kernel that is long already. w is a copy,
+// as what is passed by address stands in memory.
+template <int kSteps, class TY, class TB>
+__device__ __noinline__ void call_expand_in_groups(const DecodeExpandParams& p,
+                                                   const Work<TY, TB>& w, Shared& shared) {
+  expand_in_groups<false, kSteps, TY, TB>(p, w, shared);
+}
+
 }  // namespace
 
 }  // namespace cuda
