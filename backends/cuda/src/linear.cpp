@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kMostColumns = std::int64_t{1} << 27;
 // K that a block takes at least: 8 warps, 64 each.
 constexpr std::int64_t kLeastK = 512;
+// Elements of A that a block takes at least where there is one row block.
+constexpr std::int64_t kAloneElements = 12288;
 // Rows of one adapter for which weights are not worth grouping.
 constexpr std::int64_t kGemvRows = 8;
 // From here on a block of 64 rows of one slot is mostly full, and there are enough of them.
@@ -63,7 +65,10 @@ int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTr
   const std::int64_t resident = low_rank ? 2 : 1;
   // Rows of A that are not aligned are bound by latency: the fewer groups one after the other, the
   // better.
-  const std::int64_t least = shape.in % 8 != 0 ? kLeastK / 4 : low_rank ? kLeastK : kLeastK / 2;
+  std::int64_t least = shape.in % 8 != 0 ? kLeastK / 4 : low_rank ? kLeastK : kLeastK / 2;
+  // One row block has the device to itself: of many ranks each block takes less of K.
+  if (low_rank && plan.blocks == 1)
+    least = std::min(least, std::max<std::int64_t>(kAloneElements / columns, kLeastK / 2));
   const std::int64_t most = std::max<std::int64_t>(shape.in / least, 1);
   const std::int64_t wanted = resident * traits.num_sms / std::max<std::int64_t>(plan.blocks, 1);
   return fitting_splits(problem.bounds.rows, columns, std::clamp<std::int64_t>(wanted, 1, most));
