@@ -185,8 +185,9 @@ void add_rest(CaseList& list) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const std::string of = to_string(dtype);
     for (const int slices : {1, 3}) {
-      for (const auto& [form, name] :
-           {std::pair{AddressingForm::tokens, "tokens"}, {AddressingForm::uniform, "uniform"}}) {
+      for (const auto& [form, name] : {std::pair{AddressingForm::tokens, "tokens"},
+                                       {AddressingForm::uniform, "uniform"},
+                                       {AddressingForm::grouped_by_backend, "grouped"}}) {
         CallSpec spec = make_spec(Op::apply_linear, kRegimes[1], 8);
         set_dtypes(spec, dtype, dtype);
         spec.form = form;
