@@ -63,6 +63,19 @@ if reason=$(sed -nE 's/^-- rankfold: no cuda backend: //p' build/configure-cuda.
   exit 0
 fi
 build cuda
+
+# The other architecture of a user's build has code of its own: it is compiled as far as PTX, unoptimised.
+nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' build/cuda/CMakeCache.txt)
+compile_for_80() {
+  "$nvcc" -std=c++20 -arch=compute_80 --ptx -Xcicc -O0 -Werror=all-warnings -Icore/include -Ibackends/cuda/include \
+    -Ibackends/cuda/src -o "$work/$(basename "$1").ptx" "$1"
+}
+export -f compile_for_80
+export nvcc work
+printf '%s\0' backends/cuda/src/kernels/*.cu | xargs -0 -P "$(jobs)" -I FILE bash -c 'compile_for_80 FILE' ||
+  fail "a kernel does not compile for compute capability 8.0"
+say "every kernel compiles for compute capability 8.0, too"
+
 ctest --preset cuda --parallel "$(jobs)"
 
 # Without a driver the backend says so; with one it lists what there is.

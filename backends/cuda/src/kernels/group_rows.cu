@@ -11,8 +11,6 @@ namespace cuda {
 
 namespace {
 
-namespace cg = cooperative_groups;
-
 constexpr int kWarp = 32;
 constexpr int kWarps = 32;
 constexpr int kThreads = kWarps * kWarp;
@@ -33,6 +31,26 @@ struct GroupParams {
   std::int32_t* num_segments;
 };
 
+// The blocks that share their counts. Devices before 9.0 have no clusters, nor their compiler the
+// names; there a block is alone.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+struct Cluster {
+  static __device__ unsigned rank() { return cooperative_groups::this_cluster().block_rank(); }
+  static __device__ unsigned size() { return cooperative_groups::this_cluster().num_blocks(); }
+  static __device__ void sync() { cooperative_groups::this_cluster().sync(); }
+  static __device__ std::int32_t read(std::int32_t* shared, unsigned block) {
+    return *cooperative_groups::this_cluster().map_shared_rank(shared, block);
+  }
+};
+#else
+struct Cluster {
+  static __device__ unsigned rank() { return 0; }
+  static __device__ unsigned size() { return 1; }
+  static __device__ void sync() { __syncthreads(); }
+  static __device__ std::int32_t read(const std::int32_t* shared, unsigned) { return *shared; }
+};
+#endif
+
 // A stable counting sort. Each warp has a run of rows, each block those of its warps, the cluster
 // all: a row's place is that of its slot, plus the slot's rows in the blocks before, in the warps
 // before, in the warp before it.
@@ -48,8 +66,8 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
   std::int32_t* const counts = memory;  // [warps][pitch]
   std::int32_t* const totals = memory + kWarps * pitch;  // of the block
   std::int32_t* const starts = totals + p.num_slots;     // of the block's rows of a slot
-  const unsigned rank = kCluster ? cg::this_cluster().block_rank() : 0;
-  const unsigned blocks = kCluster ? cg::this_cluster().num_blocks() : 1;
+  const unsigned rank = kCluster ? Cluster::rank() : 0;
+  const unsigned blocks = kCluster ? Cluster::size() : 1;
   for (int i = static_cast<int>(threadIdx.x); i < kWarps * pitch; i += kThreads) counts[i] = 0;
   __syncthreads();
   const std::int64_t begin = (static_cast<std::int64_t>(rank) * kWarps + warp) * p.rows_of_warp;
@@ -80,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
     if (lane == kWarp - 1) totals[slot] = sum;
   }
   if constexpr (kCluster) {
-    cg::this_cluster().sync();
+    Cluster::sync();
   } else {
     __syncthreads();
   }
@@ -92,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
   if (slot < p.num_slots) {
     if constexpr (kCluster) {
       for (unsigned block = 0; block < blocks; ++block) {
-        const std::int32_t count = *cg::this_cluster().map_shared_rank(totals + slot, block);
+        const std::int32_t count = Cluster::read(totals + slot, block);
         before += block < rank ? count : 0;
         all += count;
       }
@@ -153,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) group_rows(const __grid_constant__ G
     __syncwarp();
   }
   // Nobody leaves while others may look at its totals.
-  if constexpr (kCluster) cg::this_cluster().sync();
+  if constexpr (kCluster) Cluster::sync();
 }
 
 }  // namespace
