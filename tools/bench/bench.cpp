@@ -5,7 +5,6 @@
 
 #include "command.hpp"
 #include "extra_checks.hpp"
-#include "name_filter.hpp"
 #include "off_grid.hpp"
 #include "rankfold/memory.hpp"
 #include "render.hpp"
@@ -14,21 +13,6 @@
 
 namespace rankfold::tools {
 namespace {
-
-std::vector<Workload> select(const Workloads& workloads, const std::string& filter) {
-  const auto names = conformance::NameFilter::compile(filter);
-  if (!names.ok()) throw CommandError(kExitUsage, "--filter: " + describe(names.status()));
-  std::vector<Workload> selected;
-  for (const Workload& point : workloads.points) {
-    if (names->finds(point.name)) selected.push_back(point);
-  }
-  if (selected.empty()) {
-    throw CommandError(kExitUsage,
-                       fmt::format("--filter: \"{}\" is found in none of the {} points of {}",
-                                   printable(filter), workloads.points.size(), workloads.path));
-  }
-  return selected;
-}
 
 // Peers were measured on a GPU; beside a CPU they say nothing.
 std::optional<Peers> choose_peers(const BenchOptions& options, const LoraBackend& backend) {
@@ -106,7 +90,7 @@ struct Sinks {
 
 int measure(const BenchOptions& options, const Sinks& sinks, Output& out) {
   const Workloads workloads = choose_workloads(options);
-  const std::vector<Workload> points = select(workloads, options.filter);
+  const std::vector<Workload> points = select_points(workloads, options.filter);
   LoraBackend& backend = select_backend(options.backend);
   // With JSON on stdout the table goes where a reader still sees it.
   Output error_out(stderr);

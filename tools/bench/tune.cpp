@@ -12,7 +12,6 @@
 
 #include "command.hpp"
 #include "must.hpp"
-#include "name_filter.hpp"
 #include "rankfold/version.hpp"
 #include "render.hpp"
 #include "report.hpp"
@@ -238,26 +237,12 @@ void print_point(const TunedPoint& point, Output& out) {
   out.flush();
 }
 
-std::vector<Workload> select(const Workloads& workloads, const std::string& filter) {
-  const auto names = conformance::NameFilter::compile(filter);
-  if (!names.ok()) throw CommandError(kExitUsage, "--filter: " + describe(names.status()));
-  std::vector<Workload> selected;
-  for (const Workload& point : workloads.points) {
-    if (names->finds(point.name)) selected.push_back(point);
-  }
-  if (selected.empty()) {
-    throw CommandError(kExitUsage, fmt::format("--filter: \"{}\" is found in none of the {} points",
-                                               printable(filter), workloads.points.size()));
-  }
-  return selected;
-}
-
 }  // namespace
 
 int run_tune(const TuneOptions& options, Output& out) {
   const Workloads workloads =
       read_workloads(options.shapes.empty() ? default_workloads_path() : options.shapes);
-  const std::vector<Workload> selected = select(workloads, options.filter);
+  const std::vector<Workload> selected = select_points(workloads, options.filter);
   // What an earlier file says is not what is compared with.
   const bool was_set = std::getenv(kTuningVariable) != nullptr;
   unsetenv(kTuningVariable);

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "configuration_names.hpp"
 #include "conformance/check_call.hpp"
 #include "conformance/device_call.hpp"
 #include "device.hpp"
@@ -24,16 +25,6 @@ using conformance::CallSpec;
 using conformance::SlotPattern;
 
 namespace {
-
-std::vector<std::string> split(const char* names) {
-  std::vector<std::string> parts;
-  for (std::string rest = names;;) {
-    const std::size_t end = rest.find("; ");
-    parts.push_back(rest.substr(0, end));
-    if (end == std::string::npos) return parts;
-    rest.erase(0, end + 2);
-  }
-}
 
 std::vector<StrategyInfo> strategies() {
   std::vector<StrategyInfo> lines(static_cast<std::size_t>(device().list_strategies(nullptr, 0)));
@@ -128,7 +119,7 @@ void check_operation(Op op) {
     Problem problem = call.problem();
     for (const StrategyInfo& line : strategies()) {
       if (line.op != op) continue;
-      const auto names = split(line.configurations);
+      const auto names = split_names(line.configurations);
       for (int configuration = 1; configuration <= static_cast<int>(names.size());
            ++configuration) {
         problem.options.strategy = line.strategy;
@@ -151,7 +142,7 @@ void check_operation(Op op) {
   }
   for (const StrategyInfo& line : strategies()) {
     if (line.op != op || !possible[line.strategy]) continue;  // of another device
-    const auto names = split(line.configurations);
+    const auto names = split_names(line.configurations);
     for (std::size_t i = 0; i < names.size(); ++i) {
       CAPTURE(std::string(to_string(line.strategy)));
       CAPTURE(names[i]);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "configuration_names.hpp"
 #include "kernels/backward_tensor.hpp"
 #include "plan.hpp"
 #include "rankfold/operations.hpp"
@@ -18,6 +19,7 @@ using namespace rankfold;
 using rankfold::cuda::CudaBackend;
 using rankfold::cuda::DeviceTraits;
 using rankfold::cuda::LinearPlan;
+using rankfold::cuda_test::split_names;
 
 namespace {
 
@@ -34,18 +36,8 @@ const CudaBackend& backend() {
   return instance;
 }
 
-std::vector<std::string> split(const char* names) {
-  std::vector<std::string> parts;
-  for (std::string rest = names;;) {
-    const std::size_t end = rest.find("; ");
-    parts.push_back(rest.substr(0, end));
-    if (end == std::string::npos) return parts;
-    rest.erase(0, end + 2);
-  }
-}
-
 std::int32_t number_of(Op op, Strategy strategy, const std::string& name) {
-  const auto names = split(cuda::configuration_names(op, strategy));
+  const auto names = split_names(cuda::configuration_names(op, strategy));
   const auto found = std::find(names.begin(), names.end(), name);
   REQUIRE(found != names.end());
   return static_cast<std::int32_t>(found - names.begin()) + 1;
@@ -130,7 +122,7 @@ TEST_CASE("every configuration is for some problem; the others are refused with 
     const bool tested = std::any_of(all.begin(), all.end(),
                                     [&](const Problem& problem) { return problem.op == line.op; });
     if (!tested) continue;
-    const std::vector<std::string> names = split(line.configurations);
+    const std::vector<std::string> names = split_names(line.configurations);
     CHECK(names[0] == "default");
     std::vector<int> taken(names.size());
     for (Problem problem : all) {

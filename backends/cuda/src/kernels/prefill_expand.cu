@@ -4,7 +4,7 @@
 #include "prefill.hpp"
 #include "prefill_expand_any.cuh"
 #include "prefill_launch.hpp"
-#include "prefill_operands.cuh"
+#include "prefill_outputs.cuh"
 #include "rows.cuh"
 #include "wgmma.cuh"
 

@@ -2,7 +2,7 @@
 // overwriting.
 #pragma once
 
-#include "prefill_operands.cuh"
+#include "prefill_outputs.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
