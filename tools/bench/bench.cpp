@@ -9,6 +9,7 @@
 #include "rankfold/memory.hpp"
 #include "render.hpp"
 #include "report.hpp"
+#include "select_points.hpp"
 #include "tuning.hpp"
 
 namespace rankfold::tools {

@@ -15,6 +15,7 @@
 #include "rankfold/version.hpp"
 #include "render.hpp"
 #include "report.hpp"
+#include "select_points.hpp"
 #include "tuning.hpp"
 #include "variants.hpp"
 #include "workloads.hpp"

@@ -84,10 +84,6 @@ struct Workloads {
 /// the file, the point and the field.
 Workloads read_workloads(const std::string& path);
 
-/// The points whose name the filter, a regular expression, is found in. Throws CommandError (exit
-/// 2) for a malformed filter, or when there is none.
-std::vector<Workload> select_points(const Workloads& workloads, const std::string& filter);
-
 /// A file that comes with the command: share/rankfold/NAME beside the folder of the running
 /// command, else bench/NAME in the current folder; empty: neither is there.
 std::string find_shared_file(const std::string& name);
