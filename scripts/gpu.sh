@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all_steps="conformance configurations graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid tune"
+all_steps="conformance drawn configurations graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid tune"
 logs="$root/build/gpu"
 mkdir -p "$logs"
 for step in "$@"; do
@@ -88,6 +88,7 @@ sanitize_step() {
 
 steps=$*
 run_step conformance 300 conformance_test cuda
+run_step drawn 300 conformance_test cuda --drawn 2000
 for name in configurations graph streams never coverage pool; do
   run_step "$name" 300 "cuda_${name}_test"
 done

@@ -107,9 +107,9 @@ int run_check(const CheckOptions& options, Output& out) {
   if (options.list) return list_cases(options, out);
   conformance::RunOptions run;
   run.seed = read_seed(options.seed);
-  if (options.case_file.empty()) {
+  if (options.case_file.empty() && options.drawn == 0) {
     (void)select(options.filter);
-  } else {
+  } else if (!options.case_file.empty()) {
     check_case_file(options.case_file);
   }
   LoraBackend& backend = select_backend(options.backend);
@@ -131,6 +131,8 @@ int run_check(const CheckOptions& options, Output& out) {
   try {
     if (!options.case_file.empty()) {
       report(conformance::run_case_file(backend, options.case_file, run));
+    } else if (options.drawn > 0) {
+      (void)conformance::run_drawn_cases(backend, options.first, options.drawn, run, report);
     } else {
       const Result<Summary> all = conformance::run_cases(backend, options.filter, run, report);
       if (!all.ok()) throw CommandError(kExitUsage, describe(all.status()));

@@ -47,6 +47,8 @@ struct CheckOptions {
   std::string seed;     ///< empty: RANKFOLD_TEST_SEED, then the built-in one
   std::string filter;
   std::string case_file;
+  std::uint64_t drawn = 0;  ///< calls drawn at random instead of the table
+  std::uint64_t first = 0;  ///< the number of the first of them
   bool list = false;
   bool json = false;
 };

@@ -87,10 +87,23 @@ std::function<int(Output&)> add_check(CLI::App& app) {
   filter->type_name("REGEX");
   CLI::Option* list =
       command->add_flag("--list", options->list, "Names of the cases; nothing is run");
+  CLI::Option* drawn =
+      command
+          ->add_option("--drawn", options->drawn,
+                       "Instead of the table, N calls whose operation, dtypes, sizes, "
+                       "ranks and layout are drawn from the seed")
+          ->type_name("N")
+          ->check(CLI::PositiveNumber)
+          ->excludes(filter)
+          ->excludes(list);
+  command->add_option("--first", options->first, "Number of the first drawn call (default: 0)")
+      ->type_name("N")
+      ->needs(drawn);
   command->add_option("--case", options->case_file, "Replay a case file instead of the table")
       ->type_name("FILE")
       ->excludes(filter)
-      ->excludes(list);
+      ->excludes(list)
+      ->excludes(drawn);
   command->add_flag("--json", options->json, "One JSON document on stdout");
   command->footer(
       "A line a case; a failure shows the command that repeats it alone. The last line is\n"
@@ -98,6 +111,7 @@ std::function<int(Output&)> add_check(CLI::App& app) {
       "Examples:\n"
       "  rankfold check\n"
       "  rankfold check --backend reference --filter 'shrink.*bf16'\n"
+      "  rankfold check --drawn 1000 --seed 7\n"
       "  rankfold check --case my_case.safetensors\n");
   return [options](Output& out) { return run_check(*options, out); };
 }

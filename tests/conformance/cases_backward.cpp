@@ -58,6 +58,16 @@ void add_outputs(CaseList& list) {
         spec.fill = outputs % 3 == 2 ? Fill::random : Fill::exact;
         list.call(name_of(op) + "/outputs/" + text_of(outputs) + (gives_h ? "/h_given" : "/no_h"),
                   "every subset of outputs; x and h are given where they are needed alone", spec);
+        if ((outputs & kOutputDx) == 0 || gives_h) continue;
+        // dx that the kernels of the other outputs do not make themselves.
+        spec.dx = DType::f32;
+        list.call(name_of(op) + "/outputs/" + text_of(outputs) + "/dx_f32",
+                  "every subset of outputs with dx in float32", spec);
+        spec.dx = DType::bf16;
+        spec.out = {24, 16, 40, 8};
+        spec.ranks = {64, 33, 50};
+        list.call(name_of(op) + "/outputs/" + text_of(outputs) + "/wide",
+                  "every subset of outputs with more than 192 ranks of all slices", spec);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "case_run.hpp"
+#include "cases_drawn.hpp"
 #include "check_call.hpp"
 #include "fill.hpp"
 #include "host_call.hpp"
@@ -111,6 +112,12 @@ CaseResult run_in(Session& session, const Case& one, const RunOptions& options) 
   return run_timed(one.info.name, session, repeat, [&] { return one.run(session); });
 }
 
+void count_verdict(Verdict verdict, Summary& summary) {
+  ++(verdict == Verdict::passed   ? summary.passed
+     : verdict == Verdict::failed ? summary.failed
+                                  : summary.skipped);
+}
+
 }  // namespace
 
 const char* to_string(Verdict verdict) noexcept {
@@ -214,9 +221,7 @@ Result<Summary> run_cases(LoraBackend& backend, std::string_view filter, const R
   Summary summary;
   const auto run_one = [&](const Case& one) {
     const CaseResult result = run_in(session, one, options);
-    ++(result.verdict == Verdict::passed   ? summary.passed
-       : result.verdict == Verdict::failed ? summary.failed
-                                           : summary.skipped);
+    count_verdict(result.verdict, summary);
     if (report) report(result);
   };
   run_one(all_cases().front());
@@ -226,6 +231,36 @@ Result<Summary> run_cases(LoraBackend& backend, std::string_view filter, const R
     if ((*selected)[next].name != one.info.name) continue;
     ++next;
     if (one.info.name != kNameCase) run_one(one);
+  }
+  return summary;
+}
+
+Summary run_drawn_cases(LoraBackend& backend, std::uint64_t first, std::uint64_t count,
+                        const RunOptions& options,
+                        const std::function<void(const CaseResult&)>& report) {
+  Session session(backend, asked_for(backend, options), options.seed);
+  Summary summary;
+  const auto add = [&](const CaseResult& result) {
+    count_verdict(result.verdict, summary);
+    if (report) report(result);
+  };
+  add(run_in(session, all_cases().front(), options));
+  for (std::uint64_t number = first; number - first < count; ++number) {
+    const std::string name = "drawn/" + std::to_string(number);
+    const CallSpec spec = draw_call(options.seed, number);
+    const std::string why = reason_without(session, rankfold::to_string(spec.op));
+    if (!why.empty()) {
+      CaseResult skipped;
+      skipped.name = name;
+      skipped.verdict = Verdict::skipped;
+      skipped.message = why;
+      add(skipped);
+      continue;
+    }
+    const std::string repeat = "rankfold check --backend " + session.asked_for() +
+                               " --drawn 1 --first " + std::to_string(number) + " --seed " +
+                               std::to_string(options.seed);
+    add(run_timed(name, session, repeat, [&] { return run_drawn_call(session, number); }));
   }
   return summary;
 }

@@ -68,6 +68,13 @@ CaseResult run_case(LoraBackend& backend, std::string_view name, const RunOption
 Result<Summary> run_cases(LoraBackend& backend, std::string_view filter, const RunOptions& options,
                           const std::function<void(const CaseResult&)>& report);
 
+/// Runs the calls first to first + count - 1 of those that options.seed draws: operation, dtypes,
+/// sizes, ranks, addressing, options and layout are all drawn. Case "drawn/N" is call N; its repeat
+/// command runs it alone. The case "backend/name" comes first, as in run_cases().
+Summary run_drawn_cases(LoraBackend& backend, std::uint64_t first, std::uint64_t count,
+                        const RunOptions& options,
+                        const std::function<void(const CaseResult&)>& report);
+
 /// Replays a case file (format rankfold-case-1). What the file cannot mean (an unknown tensor or
 /// attribute, an `expect.*` that the operation does not make) is a failed result that names it.
 CaseResult run_case_file(LoraBackend& backend, std::string_view path, const RunOptions& options);

@@ -1,6 +1,6 @@
 // The conformance cases of one backend as a test: conformance_test NAME [--filter REGEX] [--quick]
-// [--seed N] [--verbose]. Exit 77: the backend is not of this build or not usable here, unless
-// RANKFOLD_REQUIRE_BACKEND names it.
+// [--drawn N] [--first N] [--seed N] [--verbose]. Exit 77: the backend is not of this build or not
+// usable here, unless RANKFOLD_REQUIRE_BACKEND names it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +17,7 @@ constexpr int kSkipped = 77;
 struct Arguments {
   std::string backend, filter;
   rankfold::conformance::RunOptions options;
+  std::uint64_t drawn = 0, first = 0;  ///< with drawn: calls drawn at random instead of the table
   bool verbose = false;
 };
 
@@ -30,6 +31,12 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.verbose = true;
     } else if (text == "--filter" && next != nullptr) {
       arguments.filter = next;
+      ++i;
+    } else if (text == "--drawn" && next != nullptr) {
+      arguments.drawn = std::strtoull(next, nullptr, 10);
+      ++i;
+    } else if (text == "--first" && next != nullptr) {
+      arguments.first = std::strtoull(next, nullptr, 10);
       ++i;
     } else if (text == "--seed" && next != nullptr) {
       arguments.options.seed = std::strtoull(next, nullptr, 10);
@@ -68,7 +75,9 @@ int main(int argc, char** argv) {
   }
   arguments.options.seed = *seed;
   if (!parse(argc, argv, arguments)) {
-    std::fprintf(stderr, "usage: %s BACKEND [--filter REGEX] [--quick] [--seed N] [--verbose]\n",
+    std::fprintf(stderr,
+                 "usage: %s BACKEND [--filter REGEX | --drawn N [--first N]] [--quick] [--seed N] "
+                 "[--verbose]\n",
                  argv[0]);
     return 2;
   }
@@ -79,18 +88,21 @@ int main(int argc, char** argv) {
   std::printf("backend %s, seed %llu, %zu cases in the table\n", arguments.backend.c_str(),
               static_cast<unsigned long long>(arguments.options.seed), list_cases().size());
   const auto start = std::chrono::steady_clock::now();
-  const auto summary =
-      run_cases(**backend, arguments.filter, arguments.options, [&](const CaseResult& result) {
-        const bool failed = result.verdict == Verdict::failed;
-        if (!failed && !arguments.verbose) return;
-        std::printf("%-7s %s  %.3f s, error %.3g\n", to_string(result.verdict), result.name.c_str(),
-                    result.seconds, result.max_error);
-        if (!result.message.empty()) {
-          std::printf("        %s\n", result.message.c_str());
-        }
-        if (failed) std::printf("        %s\n", result.repeat.c_str());
-        std::fflush(stdout);
-      });
+  const auto report = [&](const CaseResult& result) {
+    const bool failed = result.verdict == Verdict::failed;
+    if (!failed && !arguments.verbose) return;
+    std::printf("%-7s %s  %.3f s, error %.3g\n", to_string(result.verdict), result.name.c_str(),
+                result.seconds, result.max_error);
+    if (!result.message.empty()) {
+      std::printf("        %s\n", result.message.c_str());
+    }
+    if (failed) std::printf("        %s\n", result.repeat.c_str());
+    std::fflush(stdout);
+  };
+  const rankfold::Result<Summary> summary =
+      arguments.drawn == 0
+          ? run_cases(**backend, arguments.filter, arguments.options, report)
+          : run_drawn_cases(**backend, arguments.first, arguments.drawn, arguments.options, report);
   if (!summary.ok()) {
     std::fprintf(stderr, "%s\n", summary.status().message());
     return 2;

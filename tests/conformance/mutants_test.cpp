@@ -40,6 +40,24 @@ TEST_CASE("every wrong variant is found") {
   }
 }
 
+TEST_CASE("drawn calls pass on the plain backend and not on a wrong one") {
+  NaiveBackend backend;
+  const Summary summary = run_drawn_cases(backend, 0, 100, {}, [](const CaseResult& result) {
+    if (result.verdict == Verdict::failed) FAIL_CHECK(result.name << ": " << result.message);
+  });
+  CHECK(summary.passed == 101);  // and the backend's name
+  NaiveBackend wrong(Mutation::truncates);
+  std::string message, repeat;
+  const Summary judged = run_drawn_cases(wrong, 0, 40, {}, [&](const CaseResult& result) {
+    if (result.verdict != Verdict::failed) return;
+    message = result.message;
+    repeat = result.repeat;
+  });
+  CHECK(judged.failed > 0);
+  CHECK(message.find(", ranks ") != std::string::npos);
+  CHECK(repeat.find("rankfold check --backend naive --drawn 1 --first ") == 0);
+}
+
 TEST_CASE("the first case compares the backend's name with the one asked for") {
   NaiveBackend backend;
   RunOptions options;

@@ -85,6 +85,19 @@ TEST_CASE("check: the seed of the variable, unless one is named") {
   CHECK(run_tool(words, {"RANKFOLD_TEST_SEED=nonsense"}).exit_code == 2);
 }
 
+TEST_CASE("check --drawn: calls drawn at random") {
+  const ToolRun drawn =
+      run_tool({"check", "--backend", "reference", "--drawn", "5", "--first", "7"});
+  CHECK(drawn.exit_code == 0);
+  CHECK(contains(drawn.out, "drawn/7"));
+  CHECK(contains(drawn.out, "drawn/11"));
+  CHECK_FALSE(contains(drawn.out, "drawn/12"));
+  CHECK(contains(drawn.out, "6 passed, 0 failed, 0 skipped"));
+  CHECK(run_tool({"check", "--drawn", "0"}).exit_code == 2);
+  CHECK(run_tool({"check", "--drawn", "3", "--filter", "x"}).exit_code == 2);
+  CHECK(run_tool({"check", "--first", "3"}).exit_code == 2);
+}
+
 TEST_CASE("check --case: a file that any system can write") {
   const ScratchFolder folder;
   const std::string right = write_case(folder, 12, "rankfold-case-1");

@@ -47,6 +47,8 @@ Status CudaBackend::do_backward(const BackwardArgs& args, const Workspace& works
     // make it.
     call.makes_dx = has_dx && args.dx.dtype == args.table.shape.a_dtype &&
                     args.table.shape.num_slices * args.table.shape.max_rank <= kDxMaxRanks;
+    // The kernel that makes dx else reads ds of every row, whether the caller asked for it or not.
+    if (has_dx && !call.makes_dx) call.outputs |= kOutputDs;
     RANKFOLD_CUDA_TRY(tensor_backward(call, native(stream)));
     if (!has_dx || call.makes_dx) return {};
     return general_dx(ds, args.table, rows, num_rows, args.dx, args.options.y_mode, dropout,
