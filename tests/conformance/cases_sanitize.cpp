@@ -177,6 +177,23 @@ void add_backward(CaseList& list) {
       }
     }
   }
+  // Blocks of many stages: columns of dy or x enough that rows are not cut.
+  for (const std::int32_t rank : {16, 64}) {
+    CallSpec spec = make_spec(Op::backward, kRegimes[2], rank);
+    set_dtypes(spec, DType::bf16, DType::bf16);
+    spec.form = AddressingForm::uniform;
+    spec.gives_h = true;
+    spec.tokens = 260;
+    spec.out = {rank == 16 ? 34816 : 20480};
+    add(list, spec, "stages/dy_r" + number(rank));
+    spec.tokens = 150;
+    spec.out = {4096};
+    add(list, spec, "stages/wide_r" + number(rank));
+    spec.tokens = 330;
+    spec.in = 10240;
+    spec.out = {136};
+    add(list, spec, "stages/x_r" + number(rank));
+  }
 }
 
 // Kernels that the cases above miss: the lowest ranks, a long K, y in float32 where rows or ranks
