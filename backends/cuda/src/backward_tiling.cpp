@@ -24,13 +24,15 @@ struct Chunks {
   std::int64_t count = 0;
   std::int64_t partials = 0;
   bool possible = true;  // as the configuration asks
+  double cost = 0.0;     // of passing over rows, in rows of the widest blocks
 };
 
 // Chunks so that blocks fill whole waves of the device, and few partial sums are made. What the
 // workspace needs is bounded by `most`, which grows with the rows, though the chunks chosen go up
 // and down.
+// width: of a column block, of the widest.
 Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks, std::int64_t ranks,
-                     const Ratio& change) noexcept {
+                     const Ratio& change, double width = 1.0) noexcept {
   Chunks chosen;
   const std::int64_t rows = problem.bounds.rows;
   if (rows == 0 || column_blocks == 0) return chosen;
@@ -43,9 +45,11 @@ Chunks choose_chunks(const Problem& problem, std::int64_t column_blocks, std::in
     const double waves = static_cast<double>(divide_up(count * column_blocks, kSms));
     const double sums =
         static_cast<double>(count * 4 * ranks * column_blocks) / static_cast<double>(kSms);
-    const double cost = waves * static_cast<double>(chunk + kStartRows) + (count > 1 ? sums : 0.0);
+    const double cost =
+        waves * (width * static_cast<double>(chunk) + static_cast<double>(kStartRows)) +
+        (count > 1 ? sums : 0.0);
     if (cost < least) {
-      least = cost;
+      least = chosen.cost = cost;
       chosen.rows = static_cast<int>(chunk);
       chosen.count = count;
     }
@@ -89,7 +93,7 @@ BackwardTiling tile_backward(const Problem& problem) noexcept {
   tiling.ranks = shape.max_rank <= 16 ? 16 : shape.max_rank <= 32 ? 32 : 64;
   std::int64_t dy_blocks = 0;
   for (int s = 0; s < shape.num_slices; ++s) dy_blocks += divide_up(shape.out[s], kDyBlockColumns);
-  const std::int64_t x_blocks = divide_up(shape.in, kXBlockColumns);
+  std::int64_t x_blocks = divide_up(shape.in, kXBlockColumns);
   // Grids are of chunks times blocks of columns; those of dbias are 128 wide.
   const std::int64_t most_blocks =
       std::max({dy_blocks, x_blocks, divide_up(total_out(shape), 128), std::int64_t{1}});
@@ -97,9 +101,29 @@ BackwardTiling tile_backward(const Problem& problem) noexcept {
                                   divide_up(problem.bounds.rows, kRows);
   if (row_chunks > std::numeric_limits<std::int32_t>::max() / most_blocks) return tiling;
   tiling.dy_blocks = static_cast<int>(dy_blocks);
-  tiling.x_blocks = static_cast<int>(x_blocks);
+  tiling.ds_partials = dy_blocks;
   const BackwardConfiguration change = backward_configuration(problem);
-  const Chunks dy = choose_chunks(problem, dy_blocks, tiling.ranks, change.dy);
+  Chunks dy = choose_chunks(problem, dy_blocks, tiling.ranks, change.dy);
+  if (problem.addressing == AddressingMode::uniform && problem.y_dtype == DType::bf16 &&
+      keeps_parts(shape)) {
+    // Narrower blocks where more of the device works then, or each is done sooner. Fewer rows may
+    // be cut the other way, and must fit as well.
+    const std::int64_t narrow_blocks = divide_up(shape.out[0], kNarrowDyColumns);
+    const Chunks narrow = choose_chunks(problem, narrow_blocks, tiling.ranks, change.dy,
+                                        static_cast<double>(kNarrowDyColumns) / kDyBlockColumns);
+    tiling.ds_partials = narrow_blocks;
+    tiling.x_columns = kWideXColumns;
+    x_blocks = divide_up(shape.in, kWideXColumns);
+    // The order in which a row's ds is summed must not tell how many rows there are.
+    if (narrow.cost < dy.cost && problem.options.batch_invariant != BatchInvariant::on) {
+      const std::int64_t partials = dy.partials;
+      dy = narrow;
+      dy.partials = partials;
+      tiling.dy_columns = kNarrowDyColumns;
+      tiling.dy_blocks = static_cast<int>(narrow_blocks);
+    }
+  }
+  tiling.x_blocks = static_cast<int>(x_blocks);
   const Chunks x = choose_chunks(problem, x_blocks, tiling.ranks, change.x);
   tiling.has_configuration = dy.possible && x.possible;
   tiling.dy_chunk = dy.rows;

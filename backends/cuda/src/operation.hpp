@@ -28,9 +28,10 @@ class Parts {
   std::int32_t* order() const noexcept { return at<std::int32_t>(plan_.order); }
   std::int32_t* ends() const noexcept { return at<std::int32_t>(plan_.ends); }
   BackwardPartials backward_partials() const noexcept {
-    return {at<float>(plan_.ds_partials), at<float>(plan_.db_partials),
-            at<float>(plan_.da_partials), at<float>(plan_.whole_ds),
-            at<float>(plan_.packed_h),    at<float>(plan_.dbias_partials)};
+    return {at<float>(plan_.ds_partials),   at<float>(plan_.db_partials),
+            at<float>(plan_.da_partials),   at<float>(plan_.whole_ds),
+            at<float>(plan_.packed_h),      at<std::int32_t>(plan_.da_counts),
+            at<float>(plan_.dbias_partials)};
   }
   std::int32_t* counts() const noexcept { return at<std::int32_t>(plan_.counts); }
   float* partials() const noexcept { return at<float>(plan_.h); }

@@ -118,12 +118,15 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
   }
   if (const BackwardTiling tiling = tile_backward(problem); tiling.fits) {
     const bool makes_ds = (problem.outputs & (kOutputDs | kOutputDx | kOutputDa)) != 0;
-    plan.ds_partials = take(makes_ds ? tiling.dy_blocks * rows : 0, tiling.ranks);
+    plan.ds_partials = take(makes_ds ? tiling.ds_partials * rows : 0, tiling.ranks);
     plan.db_partials =
         take((problem.outputs & kOutputDb) != 0 ? tiling.dy_partials * total_out(shape) : 0,
              tiling.ranks);
     plan.da_partials = take((problem.outputs & kOutputDa) != 0 ? tiling.x_partials * columns : 0,
                             (shape.in + 3) / 4 * 4);
+    plan.da_counts = take(
+        (problem.outputs & kOutputDa) != 0 ? (shape.in + kXBlockColumns - 1) / kXBlockColumns : 0,
+        1);
     plan.whole_ds = take(makes_ds ? rows : 0, whole_ds_stride(shape));
     plan.packed_h = take((problem.outputs & kOutputDb) != 0 ? rows : 0, packed_h_stride(shape));
     plan.dbias_partials = take((problem.outputs & kOutputDbias) != 0 ? tiling.dy_partials : 0,

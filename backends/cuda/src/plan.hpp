@@ -22,12 +22,13 @@ struct WorkspacePlan {
   std::size_t ends = 0;    ///< int32 [num_slots]; backward
   std::size_t counts = 0;  ///< int32 [num_slots, tiles]; backward
   std::size_t ds_partials =
-      0;  ///< float [dy_blocks, rows, ranks] of BackwardTiling; tensor-core backward
+      0;  ///< float [ds_partials, rows, ranks] of BackwardTiling; tensor-core backward
   std::size_t db_partials = 0;  ///< float [dy_partials, total out, ranks]
   std::size_t da_partials = 0;  ///< float [x_partials, num_slices * max_rank, in rounded up to 4]
   std::size_t whole_ds =
       0;  ///< float [rows, num_slices * max_rank rounded up to 4], by place in the order
   std::size_t packed_h = 0;        ///< float [rows, num_slices, max_rank rounded up to 4]
+  std::size_t da_counts = 0;       ///< int32 [in / kXBlockColumns, rounded up]
   std::size_t dbias_partials = 0;  ///< float [dy_partials, total out rounded up to 4]
   std::size_t delta = 0;           ///< float [rows, total out]; strategy unfused
   std::size_t bytes = 0;

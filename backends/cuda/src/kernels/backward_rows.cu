@@ -157,7 +157,22 @@ Status pack_h(TensorBackward& call, cudaStream_t stream) {
 
 Status tensor_backward(TensorBackward call, cudaStream_t stream) {
   call.is_uniform = takes_uniform(call);
+  if (!call.is_uniform) {
+    BackwardTiling& tiling = call.tiling;
+    const TableShape& shape = call.args->table.shape;
+    if (tiling.dy_columns != kDyBlockColumns)
+      tiling.dy_blocks = static_cast<int>(divide_up(shape.out[0], kDyBlockColumns));
+    if (tiling.x_columns != kXBlockColumns)
+      tiling.x_blocks = static_cast<int>(divide_up(shape.in, kXBlockColumns));
+    tiling.dy_columns = kDyBlockColumns;
+    tiling.x_columns = kXBlockColumns;
+  }
   if (Status status = pack_h(call, stream); !status.ok()) return status;
+  // One slice: the sums of dA need no other kernel.
+  call.sums_da = !call.is_uniform && call.runs.order == nullptr &&
+                 call.args->table.shape.num_slices == 1 && call.args->grads.da != nullptr &&
+                 call.runs.num_rows > 0 && call.runs.uniform_slot >= 0 &&
+                 call.runs.uniform_slot < call.args->table.shape.num_slots;
   using Step = Status (*)(const TensorBackward&, cudaStream_t);
   // Rows are cleared first: what overlaps follows the kernel that it depends on.
   for (const Step step : {&clear_rows, &backward_bias, &backward_over_dy, &finish_ds,

@@ -74,9 +74,11 @@ DsParams ds_params(const TensorBackward& call) {
   p.ranks = call.tiling.ranks;
   p.num_slices = shape.num_slices;
   p.max_rank = shape.max_rank;
+  if (call.sums_da) p.counts = call.partials.counts;
+  p.num_counts = call.tiling.x_blocks;
   for (int s = 0; s < shape.num_slices; ++s) {
     p.first_block[s + 1] =
-        p.first_block[s] + static_cast<int>(divide_up(shape.out[s], kDyBlockColumns));
+        p.first_block[s] + static_cast<int>(divide_up(shape.out[s], call.tiling.dy_columns));
   }
   return p;
 }
@@ -111,8 +113,8 @@ GradientParams gradient_params(const TensorBackward& call) {
 // dB is summed with ds.
 bool sums_db_first(const TensorBackward& call) {
   const int slot = call.runs.uniform_slot;
-  return call.is_uniform && slot >= 0 && slot < call.args->table.shape.num_slots &&
-         call.args->grads.db != nullptr;
+  return call.runs.order == nullptr && call.runs.num_rows > 0 && slot >= 0 &&
+         slot < call.args->table.shape.num_slots && call.args->grads.db != nullptr;
 }
 
 }  // namespace
@@ -136,6 +138,11 @@ Status finish_gradients(const TensorBackward& call, cudaStream_t stream) {
   if (sums_db_first(call)) {
     p.done_slot = call.runs.uniform_slot;
     if (p.runs.num_slots == 1) p.db_items = 0;
+  }
+  if (call.sums_da) {
+    p.done_slot = call.runs.uniform_slot;
+    p.is_da_done = true;
+    if (p.runs.num_slots == 1) p.da_items = 0;
   }
   const std::int64_t items = p.db_items + p.da_items + p.dbias_items;
   if (items == 0 || p.runs.num_slots == 0) return {};

@@ -75,11 +75,16 @@ struct DsParams {
   int ranks;
   int num_slices;
   int max_rank;
+  std::int32_t* counts;  // num_counts to be cleared, or null
+  int num_counts;
   int first_block[kMaxSlices + 1];
 };
 
 /// Four ranks of a row and slice.
 __device__ __forceinline__ void sum_ds_item(const DsParams& p, std::int64_t item) {
+  if (p.counts != nullptr && blockIdx.x == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < p.num_counts; i += kThreads) p.counts[i] = 0;
+  }
   const int quads = p.ranks / 4;
   const int quad = static_cast<int>(item % quads),
             slice = static_cast<int>(item / quads % p.num_slices);
@@ -144,7 +149,8 @@ struct GradientParams {
   int ranks;
   int num_slices;
   int max_rank;
-  int done_slot = -1;  // its dB is there
+  int done_slot = -1;  // its dB is there, and its dA if
+  bool is_da_done = false;
   std::int64_t first_column[kMaxSlices + 1];
 };
 
@@ -202,7 +208,7 @@ __device__ inline void finish_da(const GradientParams& p, int slot, const SlotSu
   const int v = static_cast<int>(item / quads), slice = v / p.max_rank, j = v % p.max_rank;
   float* const* const all = p.grads.da + static_cast<std::int64_t>(slot) * p.num_slices;
   float* const da = all[slice];
-  if (da == nullptr) return;
+  if (da == nullptr || (p.is_da_done && slot == p.done_slot)) return;
   const AdapterEntry* const entries = p.entries + slot * p.slot_stride;
   int written = 0;
   bool any = false;

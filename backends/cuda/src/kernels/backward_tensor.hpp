@@ -21,21 +21,26 @@ struct SlotRuns {
 
 /// How a problem is cut into blocks, from host-known bounds alone.
 struct BackwardTiling {
-  bool fits = false;  ///< else the strategy declines
-  int ranks = 16;     ///< 16, 32 or 64: max_rank rounded up
-  int dy_blocks = 0;  ///< blocks of columns of dy, each of one slice
-  int x_blocks = 0;   ///< blocks of columns of x
-  int dy_chunk = 64;  ///< rows of a chunk
+  bool fits = false;     ///< else the strategy declines
+  int ranks = 16;        ///< 16, 32 or 64: max_rank rounded up
+  int dy_blocks = 0;     ///< blocks of columns of dy, each of one slice
+  int dy_columns = 512;  ///< of such a block: kDyBlockColumns, or kNarrowDyColumns where uniform
+  int x_columns = 128;   ///< of a block of x: kXBlockColumns, or kWideXColumns where uniform
+  int x_blocks = 0;      ///< blocks of columns of x
+  int dy_chunk = 64;     ///< rows of a chunk
   int x_chunk = 64;
   std::int64_t dy_chunks = 0;  ///< at most so many chunks
   std::int64_t x_chunks = 0;
+  std::int64_t ds_partials = 0;  ///< at most so many blocks of columns of dy
   std::int64_t dy_partials = 0;  ///< at most so many chunks of slots that have several
   std::int64_t x_partials = 0;
   bool has_configuration = true;  ///< the problem's configuration asks for chunks that can be
 };
 inline constexpr int kDyBlockColumns = 512;
+inline constexpr int kNarrowDyColumns = 448;
 inline constexpr int kXBlockColumns = 128;
-inline constexpr int kTileMaxRank = 64;  ///< of a slice
+inline constexpr int kWideXColumns = 256;  ///< of backward_over_x_uniform
+inline constexpr int kTileMaxRank = 64;    ///< of a slice
 inline constexpr int kDxMaxRanks =
     192;  ///< num_slices * max_rank of which the second pass makes dx
 
@@ -56,12 +61,13 @@ constexpr int packed_h_stride(const TableShape& shape) noexcept {
 
 /// What the steps hand over, in the workspace.
 struct BackwardPartials {
-  float* ds = nullptr;        ///< [dy_blocks, rows, ranks]
-  float* db = nullptr;        ///< [dy_partials, total out, ranks]
-  float* da = nullptr;        ///< [x_partials, num_slices * max_rank, in rounded up to 4]
-  float* whole_ds = nullptr;  ///< [rows, whole_ds_stride], by place in the order; or in parts
-  float* packed_h = nullptr;  ///< [rows, num_slices, max_rank rounded up to 4]; or in parts
-  float* dbias = nullptr;     ///< [dy_partials, total out rounded up to 4]
+  float* ds = nullptr;             ///< [ds_partials, rows, ranks]
+  float* db = nullptr;             ///< [dy_partials, total out, ranks]
+  float* da = nullptr;             ///< [x_partials, num_slices * max_rank, in rounded up to 4]
+  float* whole_ds = nullptr;       ///< [rows, whole_ds_stride], by place in the order; or in parts
+  float* packed_h = nullptr;       ///< [rows, num_slices, max_rank rounded up to 4]; or in parts
+  std::int32_t* counts = nullptr;  ///< [blocks of kXBlockColumns]: those that have left sums of dA
+  float* dbias = nullptr;          ///< [dy_partials, total out rounded up to 4]
 };
 
 struct TensorBackward {
@@ -76,6 +82,7 @@ struct TensorBackward {
   std::uint32_t outputs = 0;  ///< of Problem
   bool makes_dx = false;      ///< else dx is left to others
   bool is_uniform = false;    ///< by the kernels for that; h and ds are kept in parts
+  bool sums_da = false;       ///< by the second pass, where its last blocks end
 };
 
 /// ds, dB, dbias, dA and dx of the call, as outputs says.

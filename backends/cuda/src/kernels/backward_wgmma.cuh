@@ -53,6 +53,16 @@ __device__ __forceinline__ void settle(float (&sums)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
+/// As load_matrices, each 8 x 8 matrix transposed: lane l has elements l / 4 of rows 2 (l % 4) and
+/// the next.
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&m)[4],
+                                                         std::uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(from)
+               : "memory");
+}
+
 #define RANKFOLD_R0 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define RANKFOLD_R8 "%8,%9,%10,%11,%12,%13,%14,%15"
 #define RANKFOLD_R16 "%16,%17,%18,%19,%20,%21,%22,%23"
@@ -111,6 +121,31 @@ __device__ __forceinline__ void wgmma(float (&c)[kColumns / 2], std::uint64_t a,
     static_assert(kColumns == 256);
     RANKFOLD_WGMMA("256", RANKFOLD_R0_127, "128", "129", "130", "131", RANKFOLD_F64(0),
                    RANKFOLD_F64(64))
+  }
+#endif
+}
+
+/// The same with a in registers, bf16: a thread of warp w has of each row l / 4 of 16 w and of 16 w
+/// + 8 two neighbouring columns from 2 (l % 4) and from 8 more. b has its summed index in rows
+/// where kTransposesB is 1, else in columns. Registers of a stay as they are until the product has
+/// ended.
+template <int kColumns, int kTransposesB, int kAdds = 1>
+__device__ __forceinline__ void wgmma_of_registers(float (&c)[kColumns / 2],
+                                                   const std::uint32_t (&a)[4], std::uint64_t b) {
+#if RANKFOLD_HAS_WGMMA
+  if constexpr (kColumns == 64) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" RANKFOLD_R0_31
+                 "}, {%32,%33,%34,%35}, %36, %37, 1, 1, %38;"
+                 : RANKFOLD_F32(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds),
+                   "n"(kTransposesB));
+  } else {
+    static_assert(kColumns == 128);
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" RANKFOLD_R0_63
+                 "}, {%64,%65,%66,%67}, %68, %69, 1, 1, %70;"
+                 : RANKFOLD_F64(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdds),
+                   "n"(kTransposesB));
   }
 #endif
 }

@@ -54,9 +54,19 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     makes_da = makes_da || da_of(p, chunk.slot, s) != nullptr;
   }
   const bool makes_dx = p.dx != nullptr, reads_dx = makes_dx && p.reads_dx;
-  if (!any || (!makes_da && !makes_dx)) return;
-
   const std::int64_t block_column = static_cast<std::int64_t>(column_block) * kXBlockColumns;
+  const auto da_block = [&] {
+    return DaBlock{p.da_partials, p.da[chunk.slot],
+                   p.mode,        divide_chunks(p.runs, p.chunk_rows),
+                   p.max_rank,    static_cast<int>(block_column),
+                   p.in,          p.padded_in};
+  };
+  if (!any || (!makes_da && !makes_dx)) {
+    if (p.counts != nullptr && makes_da && chunk.first == 0)
+      clear_da(da_block(), bounded_rank(entries[0], p.max_rank));
+    return;
+  }
+
   const int stages = (chunk.count + kRows - 1) / kRows;
   const RowNumbers rows{p.runs.order == nullptr ? nullptr : p.runs.order + chunk.first,
                         reinterpret_cast<std::int32_t*>(shared + Layout::kOrder), chunk.first,
@@ -314,6 +324,8 @@ __global__ void __launch_bounds__(kThreads, 1) over_x(const __grid_constant__ XP
     }
   }
   store_da<kRanks, kGroups>(p, chunk, entries, block_column, da_sums);
+  if (p.counts != nullptr && chunk.partial >= 0)
+    sum_da(da_block(), paired_rank(entries[0], p.max_rank), p.counts + column_block);
 #endif
 }
 
@@ -355,6 +367,7 @@ Status backward_over_x(const TensorBackward& call, cudaStream_t stream) {
   p.x_aligned = is_aligned(args.x.data, 2 * p.x_stride, 16);
   p.in = shape.in;
   p.padded_in = divide_up(shape.in, 4) * 4;
+  p.counts = call.sums_da ? call.partials.counts : nullptr;
   if (call.makes_dx) {
     p.dx = args.dx.data;
     p.dx_stride = args.dx.strides[0];

@@ -36,7 +36,65 @@ struct XParams {
   int dx_aligned;
   std::int64_t in;
   std::int64_t padded_in;
+  std::int32_t* counts;  // of blocks of columns, or null: others sum dA
 };
+
+/// dA of one slice, in blocks of kXBlockColumns from first_column on.
+struct DaBlock {
+  const float* partials;  // [chunks, max_rank, padded_in]
+  float* da;              // of the slot
+  YMode mode;
+  int chunks;
+  int max_rank;
+  int first_column;
+  std::int64_t in;
+  std::int64_t padded_in;
+};
+/// Chunks of rows of one slot.
+__device__ __forceinline__ int divide_chunks(const SlotRuns& g, int chunk_rows) {
+  return (g.num_rows + chunk_rows - 1) / chunk_rows;
+}
+/// Calls f(j, k, count) for the quadruples of columns k of the first `rank` rows, count of them
+/// in the matrix.
+template <class F>
+__device__ __forceinline__ void for_da_quads(const DaBlock& p, int rank, F f) {
+  constexpr int kQuads = kXBlockColumns / 4;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < rank * kQuads; i += kThreads) {
+    const std::int64_t k = p.first_column + i % kQuads * 4;
+    if (k < p.in) f(i / kQuads, k, static_cast<int>(p.in - k < 4 ? p.in - k : 4));
+  }
+}
+/// Of an adapter that computes nothing: zeros where they are asked for.
+__device__ inline void clear_da(const DaBlock& p, int rank) {
+  if (p.mode != YMode::overwrite) return;
+  for_da_quads(p, rank, [&](int j, std::int64_t k, int count) {
+    for (int e = 0; e < count; ++e) p.da[j * p.in + k + e] = 0.0f;
+  });
+}
+/// After partial sums were written, by all threads: the last block to come here sums all, in the
+/// order of the chunks.
+__device__ inline void sum_da(const DaBlock& p, int rank, std::int32_t* count) {
+  __threadfence();
+  __syncthreads();
+  const bool is_last = threadIdx.x == 0 && atomicAdd(count, 1) + 1 == p.chunks;
+  if (!__syncthreads_or(is_last)) return;
+  __threadfence();
+  const std::int64_t step = p.max_rank * p.padded_in;
+  for_da_quads(p, rank, [&](int j, std::int64_t k, int there) {
+    const float* const from = p.partials + j * p.padded_in + k;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int chunk = 0; chunk < p.chunks; ++chunk) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(from + chunk * step));
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    }
+    float* const to = p.da + j * p.in + k;
+    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+    for (int e = 0; e < there; ++e)
+      to[e] = p.mode == YMode::overwrite ? values[e] : to[e] + values[e];
+  });
+}
 
 __device__ inline float* da_of(const XParams& p, int slot, int slice) {
   return p.da == nullptr ? nullptr : p.da[static_cast<std::int64_t>(slot) * p.num_slices + slice];

@@ -2,9 +2,10 @@
 // dA; dx once, for ds A. All but A comes by the copy engine, ds as the high and low parts that
 // finish_ds left.
 //
-// The two warpgroups take the stages of 64 rows in turn, each with two places of its own in shared
-// memory: while one adds to dx, the matrix instructions of the other run. Their sums of dA are
-// added at the end.
+// Each of two warpgroups has 128 columns, with places of its own for x and dx; what they share is
+// ds, of which a stage of 64 rows takes as many bytes as its 128 columns of x. Nothing in the loop
+// waits for the whole block: while one warpgroup adds to dx, the matrix instructions of the other
+// may run.
 #include "backward_tiles.cuh"
 #include "launch_tiles.cuh"
 #include "modules.hpp"
@@ -18,6 +19,7 @@ using namespace tiles;
 using T = __nv_bfloat16;
 
 constexpr int kRanks = kTileMaxRank;
+[[maybe_unused]] constexpr int kGroupColumns = kWideXColumns / 2;
 
 struct UniformXParams {
   CUtensorMap x_tiles;
@@ -39,15 +41,18 @@ struct UniformXParams {
 };
 
 struct UniformXLayout {
-  static constexpr int kPlaces = 4;  // of stages, two a warpgroup
-  static constexpr int kX = 0;       // of a place: two tiles each of x and dx, high and low ds
+  static constexpr int kPlaces = 2;    // of a warpgroup: two tiles each of x and dx
+  static constexpr int kDsPlaces = 4;  // high and low ds
+  static constexpr int kX = 0;
   static constexpr int kDx = kX + 2 * kTileBytes;
-  static constexpr int kDs = kDx + 2 * kTileBytes;
-  static constexpr int kPlace = kDs + 2 * kTileBytes;
-  static constexpr int kA = 0;  // two tiles of 64 columns
-  static constexpr int kRing = kA + 2 * kTileBytes;
-  static constexpr int kBarriers = kRing + kPlaces * kPlace;  // full and empty
-  static constexpr int kBytes = kBarriers + 2 * kPlaces * 8 + 1024;
+  static constexpr int kPlace = kDx + 2 * kTileBytes;
+  static constexpr int kDsPlace = 2 * kTileBytes;
+  static constexpr int kA = 0;  // two tiles of 64 columns a warpgroup
+  static constexpr int kDs = kA + 4 * kTileBytes;
+  static constexpr int kRing = kDs + kDsPlaces * kDsPlace;
+  static constexpr int kBarriers = kRing + 2 * kPlaces * kPlace;  // full and empty, a warpgroup's
+  static constexpr int kDsBarriers = kBarriers + 4 * kPlaces * 8;
+  static constexpr int kBytes = kDsBarriers + 2 * kDsPlaces * 8 + 1024;
 };
 
 // grid: chunks of rows, within them blocks of columns.
@@ -70,18 +75,30 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   const int group = __shfl_sync(0xffffffffu, thread / kGroup, 0), own = thread % kGroup;
   const int lane = own % 32, warp_row = own / 32 * 16;
-  const int first_column = column_block * kXBlockColumns;
+  const int block_column = column_block * kWideXColumns,
+            first_column = block_column + group * kGroupColumns;
   const int stages = (chunk.count + kRows - 1) / kRows;
   const auto place_of = [&](int stage) {
-    return base + Layout::kRing + stage % Layout::kPlaces * Layout::kPlace;
+    return base + Layout::kRing +
+           static_cast<std::uint32_t>((group * Layout::kPlaces + stage % Layout::kPlaces) *
+                                      Layout::kPlace);
   };
   const auto full_of = [&](int stage) {
-    return base + Layout::kBarriers + stage % Layout::kPlaces * 8;
+    return base + Layout::kBarriers +
+           static_cast<std::uint32_t>((group * Layout::kPlaces + stage % Layout::kPlaces) * 8);
   };
-  const auto empty_of = [&](int stage) { return full_of(stage) + Layout::kPlaces * 8; };
+  const auto empty_of = [&](int stage) { return full_of(stage) + 2 * Layout::kPlaces * 8; };
+  const auto ds_of = [&](int stage) {
+    return base + Layout::kDs +
+           static_cast<std::uint32_t>(stage % Layout::kDsPlaces * Layout::kDsPlace);
+  };
+  const auto ds_full_of = [&](int stage) {
+    return base + Layout::kDsBarriers + static_cast<std::uint32_t>(stage % Layout::kDsPlaces * 8);
+  };
+  const auto ds_empty_of = [&](int stage) { return ds_full_of(stage) + Layout::kDsPlaces * 8; };
   const auto load_x = [&](int stage) {
     barrier_expect(full_of(stage),
-                   2 * kTileBytes * (1 + static_cast<int>(makes_da) + static_cast<int>(reads_dx)));
+                   2 * kTileBytes * (static_cast<int>(makes_da) + static_cast<int>(reads_dx)));
     if (!makes_da) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -98,18 +115,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   const auto load_ds = [&](int stage) {
-    const std::uint32_t to = place_of(stage) + Layout::kDs, full = full_of(stage);
+    const std::uint32_t to = ds_of(stage), full = ds_full_of(stage);
     const int row = chunk.first + stage * kRows;
+    barrier_expect(full, Layout::kDsPlace);
     load_tile(to, p.ds_tiles, 0, row, full);
     load_tile(to + kTileBytes, p.ds_tiles, 64, row, full);
   };
   if (own == 0) {
-    for (int stage = group; stage < Layout::kPlaces; stage += 2) {
+    for (int stage = 0; stage < Layout::kPlaces; ++stage) {
       barrier_init(full_of(stage), 1);
       barrier_init(empty_of(stage), 4);
     }
+    if (group == 0) {
+      for (int stage = 0; stage < Layout::kDsPlaces; ++stage) {
+        barrier_init(ds_full_of(stage), 1);
+        barrier_init(ds_empty_of(stage), 2);
+      }
+    }
     barrier_publish();
-    for (int stage = group; stage < min(stages, Layout::kPlaces); stage += 2) {
+    for (int stage = 0; stage < min(stages, Layout::kPlaces); ++stage) {
       load_x(stage);
       load_dx(stage);
     }
@@ -117,11 +141,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (makes_dx) {
     const T* const from = static_cast<const T*>(entry.a);
     const bool aligned = is_aligned_16(from, entry.a_row_stride);
-    for (int i = thread; i < kRanks * 16; i += kThreads) {
-      const int row = i / 16, piece = i % 16;
-      const std::int64_t k = first_column + piece * 8;
+    constexpr int kPieces = kWideXColumns / 8;
+#pragma unroll 2
+    for (int i = thread; i < kRanks * kPieces; i += kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
+      const std::int64_t k = block_column + piece * 8;
       const bool there = row < rank && k < p.in;
-      fetch_piece(base + Layout::kA + piece / 8 * kTileBytes + tile_offset(row, piece % 8),
+      fetch_piece(base + Layout::kA + static_cast<std::uint32_t>(piece / 8 * kTileBytes) +
+                      tile_offset(row, piece % 8),
                   there ? from + row * entry.a_row_stride + k : from,
                   there ? static_cast<int>(p.in - k < 8 ? p.in - k : 8) : 0, aligned || !there);
     }
@@ -130,8 +157,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   // All before this reads what no kernel of the call writes; ds is of the one before.
   wait_for_previous();
   release_next();
-  if (own == 0) {
-    for (int stage = group; stage < min(stages, Layout::kPlaces); stage += 2) load_ds(stage);
+  if (thread == 0) {
+    for (int stage = 0; stage < min(stages, Layout::kDsPlaces); ++stage) load_ds(stage);
   }
   float da_sums[64];  // ranks in rows
 #pragma unroll
@@ -140,14 +167,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   publish_to_matrices();
   __syncthreads();
 
-  const std::uint64_t a = descriptor<kTileBytes>(base + Layout::kA);
+  const std::uint64_t a = descriptor<kTileBytes>(
+      base + Layout::kA + static_cast<std::uint32_t>(group * 2 * kTileBytes));
 #pragma unroll 1
-  for (int stage = group; stage < stages; stage += 2) {
+  for (int stage = 0; stage < stages; ++stage) {
     const std::uint32_t place = place_of(stage);
-    const std::uint64_t high = descriptor(place + Layout::kDs),
-                        low = descriptor(place + Layout::kDs + kTileBytes),
+    const std::uint64_t high = descriptor(ds_of(stage)),
+                        low = descriptor(ds_of(stage) + kTileBytes),
                         x = descriptor<kTileBytes>(place + Layout::kX);
     float dx_sums[64];
+    barrier_wait(ds_full_of(stage), stage / Layout::kDsPlaces % 2);
     barrier_wait(full_of(stage), stage / Layout::kPlaces % 2);
     // Both products always: one that nobody asked for costs less than a branch, and nobody reads
     // it.
@@ -166,16 +195,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma<T, 128, 1>(da_sums, low + k * 128, x + k * 128);
     }
     wgmma_commit();
-    // While they run: what the group's stage before this has stored gives its place to the one
-    // after this.
-    if (stage >= 2 && stage + 2 < stages) {
+    // While they run: what the stage before this has stored gives its place to the one after this.
+    if (stage >= 1 && stage + 1 < stages) {
       if (lane == 0) {
         wait_stores<0>();
-        barrier_arrive(empty_of(stage - 2));
+        barrier_arrive(empty_of(stage - 1));
       }
       if (own == 0) {
-        barrier_wait(empty_of(stage - 2), (stage - 2) / Layout::kPlaces % 2);
-        load_dx(stage + 2);
+        barrier_wait(empty_of(stage - 1), (stage - 1) / Layout::kPlaces % 2);
+        load_dx(stage + 1);
       }
       __syncwarp();
     }
@@ -215,49 +243,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     wgmma_wait<0>();
     settle(da_sums);
     warpgroup_barrier(1 + group);
-    if (own == 0 && stage + Layout::kPlaces < stages) {
-      load_x(stage + Layout::kPlaces);
-      load_ds(stage + Layout::kPlaces);
+    if (own == 0) {
+      barrier_arrive(ds_empty_of(stage));
+      if (stage + Layout::kPlaces < stages) load_x(stage + Layout::kPlaces);
+      // The other warpgroup may be a stage behind.
+      if (group == 0 && stage > 0 && stage - 1 + Layout::kDsPlaces < stages) {
+        barrier_wait(ds_empty_of(stage - 1), (stage - 1) / Layout::kDsPlaces % 2);
+        load_ds(stage - 1 + Layout::kDsPlaces);
+      }
     }
     __syncwarp();
   }
   if (lane == 0) wait_stores<0>();
   if (!makes_da) return;
-  // As many barriers in both warpgroups: compute-sanitizer counts what a thread has passed.
-  if (group == 1 && stages % 2 == 1) warpgroup_barrier(1 + group);
 
-  // Each warpgroup has the sums of its stages; it adds the other's for half of the columns, half of
-  // those at a time, where A stood: nobody needs it any more, and the copy engine never wrote
-  // there.
-  const std::uint32_t others = base + Layout::kA + static_cast<std::uint32_t>(own * 4);
-  const auto other_at = [&](int to, int i) {
-    return others + static_cast<std::uint32_t>((to * 16 + i) * kGroup * 4);
-  };
-#pragma unroll
-  for (int part = 0; part < 32; part += 16) {
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      store_shared(other_at(1 - group, i),
-                   __float_as_uint(group == 0 ? da_sums[32 + part + i] : da_sums[part + i]));
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float other = __uint_as_float(load_shared(other_at(group, i)));
-      if (group == 0) {
-        da_sums[part + i] += other;
-      } else {
-        da_sums[32 + part + i] += other;
-      }
-    }
-  }
   const int first_rank = warp_row + lane / 4;
-  const std::int64_t first_k = first_column + group * 64 + lane % 4 * 2;
+  const std::int64_t first_k = first_column + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 32; i += 2) {
-    const float sums[2] = {group == 0 ? da_sums[i] : da_sums[32 + i],
-                           group == 0 ? da_sums[i + 1] : da_sums[32 + i + 1]};
+  for (int i = 0; i < 64; i += 2) {
     const int j = first_rank + i / 2 % 2 * 8;
     const std::int64_t k = first_k + i / 4 * 8;
     if (j >= rank || k >= p.in) continue;
@@ -265,13 +268,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       *reinterpret_cast<float2*>(
           p.da_partials +
           (static_cast<std::int64_t>(chunk.partial) * p.max_rank + j) * p.padded_in + k) =
-          make_float2(sums[0], sums[1]);
+          make_float2(da_sums[i], da_sums[i + 1]);
       continue;
     }
     float* const to = da + j * p.in + k;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      if (k + e < p.in) to[e] = p.mode == YMode::overwrite ? sums[e] : to[e] + sums[e];
+      if (k + e < p.in)
+        to[e] = p.mode == YMode::overwrite ? da_sums[i + e] : to[e] + da_sums[i + e];
     }
   }
 #endif
