@@ -300,12 +300,71 @@ void add_windows(CaseList& list) {
   }
 }
 
+// Rows enough for what backends have for many rows.
+void add_many_rows(CaseList& list) {
+  for (const XRows x_rows : kXRows) {
+    const DType dtype = x_rows == XRows::own ? DType::f16 : DType::bf16;
+    const auto add = [&](const std::string& name, const char* why, const CallSpec& spec) {
+      list.call("apply_experts/many_rows/" + name + "/" + name_of(x_rows), why, spec);
+    };
+    CallSpec base = small_experts(Op::apply_experts, ExpertMode::grouped, x_rows);
+    base.fill = Fill::random;
+    base.x = base.y = base.a = base.b = dtype;
+    base.tokens = 1400;
+    base.in = 72;
+    base.row_weights = true;
+    CallSpec spec = base;
+    add("mixed_ranks", "ranks and slots that differ from row to row", spec);
+    spec.slots = SlotPattern::out_of_range;
+    spec.token_weights = true;
+    spec.ranks = {15, 8, 3, 0, 4};
+    add("odd_rank", "C4: rows of tokens without adapter", spec);
+    spec.options.y_mode = YMode::overwrite;
+    add("overwrite", "rows without a delta become zero", spec);
+    spec = base;
+    spec.ranks = {16, 100, 40, 33};
+    add("high_ranks", "A2: several passes over x", spec);
+    spec.ranks = {16, 40, 9};
+    spec.in = 77;
+    spec.out = {51, 37};
+    spec.x_gap = 3;
+    spec.y_gap = 7;
+    spec.a_gap = 1;
+    spec.b_gap = 9;
+    spec.misalignment = 1;
+    add("misaligned", "A5: nothing is aligned", spec);
+    spec = base;
+    spec.out = {264};
+    spec.ranks = {16};
+    spec.routing = Routing::one;
+    spec.num_slots = 2;
+    add("one_expert", "F8: all rows are of one expert", spec);
+    spec.row_begin = 130;
+    spec.row_end = 2345;
+    spec.bound_rows = 4200;
+    add("window", "rows outside the window keep their bits", spec);
+    spec.in = 16;
+    spec.out = {8};
+    spec.routing = Routing::even;
+    spec.num_slots = 64;
+    spec.num_experts = spec.global_experts = 512;
+    spec.ranks = {16, 4, 0, 9, 12};
+    add("512_experts", "512 experts of 64 slots, in a window", spec);
+  }
+  CallSpec exact = small_experts(Op::apply_experts, ExpertMode::grouped, XRows::token);
+  exact.tokens = 1400;
+  list.call("apply_experts/many_rows/exact", "exact sums have no error at all", exact);
+  exact.null_slots = true;
+  list.call("apply_experts/many_rows/slot_0", "without token_slots every row uses slot 0", exact);
+}
+
 }  // namespace
 
 void add_experts_cases(CaseList& list) {
   add_routing(list);
   add_base(list);
   add_large_banks(list);
+  add_many_rows(list);
   add_dtypes(list);
   add_ranks(list);
   add_options(list);

@@ -226,6 +226,18 @@ void add_rest(CaseList& list) {
     set_dtypes(backward, dtype, dtype);
     backward.gives_h = true;
     add(list, backward, "given_h/" + of + "_r15");
+    for (const std::int32_t rank : {16, 40}) {
+      for (const int slices : {1, 2}) {
+        CallSpec experts = make_spec(Op::apply_experts, kRegimes[3], rank);
+        set_dtypes(experts, dtype, dtype);
+        experts.out = slices_of(slices, false);
+        list.scenario(
+            "sanitize/apply_experts/configurations/" + number(slices) + "_slices_" + of + "_r" +
+                number(rank),
+            "every configuration for sorted rows",
+            [experts](Session& session) { return check_configurations(session, experts); }, kSlow);
+      }
+    }
     for (const std::int64_t tokens : {1, 300}) {
       for (const DType y : {dtype, DType::f32}) {
         CallSpec experts = make_spec(Op::apply_experts, kRegimes[tokens == 1 ? 0 : 3], 16);

@@ -1,4 +1,6 @@
+#include "configurations.hpp"
 #include "kernels/experts.hpp"
+#include "kernels/pairs.hpp"
 #include "operation.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -16,6 +18,12 @@ Status CudaBackend::do_apply_experts(const ApplyExpertsArgs& args, const Workspa
   if (*strategy != Strategy::general) {
     if (args.options.y_mode == YMode::overwrite) {
       RANKFOLD_CUDA_TRY(clear_rows_without_delta(args, rows, range, native(stream)));
+    }
+    const ExpertsConfiguration chosen = experts_configuration(problem);
+    if (chosen.size == kRowBlocks || (chosen.size < 0 && prefers_pairs(problem))) {
+      const Parts parts(problem, workspace);
+      return apply_pairs(args, problem, parts.pairs(args.table.shape.num_experts),
+                         prefill_device(traits_), chosen.parts, native(stream));
     }
     return fused_experts(args, problem, native(stream));
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/backward_tensor.hpp"
+#include "kernels/pairs.hpp"
 #include "plan.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -58,8 +59,12 @@ struct Experts {
   const char* name;
   int value;
 };
-constexpr Experts kSizes[] = {{"", -1}, {"few rows", 0}, {"some rows", 1}, {"many rows", 2}};
-constexpr Experts kParts[] = {{"", 0}, {"1 part", 1}, {"2 parts", 2}};
+constexpr Experts kSizes[] = {{"", -1},
+                              {"few rows", 0},
+                              {"some rows", 1},
+                              {"many rows", 2},
+                              {"row blocks", kRowBlocks}};  // of sorted rows alone
+constexpr Experts kParts[] = {{"", 0}, {"1 part", 1}, {"2 parts", 2}, {"4 parts", 4}};
 
 struct Chunks {
   const char* name;
@@ -68,7 +73,7 @@ struct Chunks {
 constexpr Chunks kDyChunks[] = {{"", {1, 1}}, {"dy chunks x1/2", {1, 2}}, {"dy chunks x2", {2, 1}}};
 constexpr Chunks kXChunks[] = {{"", {1, 1}}, {"x chunks x1/2", {1, 2}}, {"x chunks x2", {2, 1}}};
 
-enum class Space { none, splits, tiles, splits_and_tiles, many_rows, experts, backward };
+enum class Space { none, splits, tiles, splits_and_tiles, many_rows, gathered, sorted, backward };
 Space space_of(Op op, Strategy strategy) noexcept {
   switch (strategy) {
     case Strategy::gemv:
@@ -80,8 +85,9 @@ Space space_of(Op op, Strategy strategy) noexcept {
     case Strategy::tensor_core:
       return op == Op::backward ? Space::backward : Space::many_rows;
     case Strategy::experts_gathered:
+      return Space::gathered;
     case Strategy::experts_sorted:
-      return Space::experts;
+      return Space::sorted;
     default:
       return Space::none;
   }
@@ -99,7 +105,8 @@ int second_size(Space space) noexcept {
       return static_cast<int>(std::size(kTiles));
     case Space::many_rows:
       return static_cast<int>(std::size(kManyExpands));
-    case Space::experts:
+    case Space::gathered:
+    case Space::sorted:
       return static_cast<int>(std::size(kParts));
     case Space::backward:
       return static_cast<int>(std::size(kXChunks));
@@ -114,7 +121,9 @@ int first_size(Space space) noexcept {
       return static_cast<int>(std::size(kSplits));
     case Space::many_rows:
       return static_cast<int>(std::size(kManyShrinks));
-    case Space::experts:
+    case Space::gathered:
+      return static_cast<int>(std::size(kSizes)) - 1;
+    case Space::sorted:
       return static_cast<int>(std::size(kSizes));
     case Space::backward:
       return static_cast<int>(std::size(kDyChunks));
@@ -144,7 +153,8 @@ std::string name_of(Space space, int configuration) {
       first = kManyShrinks[at.first].name;
       second = kManyExpands[at.second].name;
       break;
-    case Space::experts:
+    case Space::gathered:
+    case Space::sorted:
       first = kSizes[at.first].name;
       second = kParts[at.second].name;
       break;
@@ -272,6 +282,10 @@ Status check_experts(const Problem& problem) {
     return decline(problem,
                    "few rows have no kernel of their own (max_rank over 16, or y float32)");
   }
+  if (chosen.size == kRowBlocks) {
+    const char* const reason = why_not_pairs(problem);
+    return reason == nullptr ? Status() : decline(problem, "%s", reason);
+  }
   const std::int64_t pairs = std::int64_t{problem.shape.num_slots} * problem.shape.num_experts;
   if (chosen.parts != 0 && problem.bounds.rows < pairs) {
     return decline(problem, "a block is made for each of %" PRId64 " rows, which has no parts",
@@ -286,8 +300,8 @@ const char* configuration_names(Op op, Strategy strategy) {
   static const std::string kNames[] = {
       names_of(Space::none),      names_of(Space::splits),
       names_of(Space::tiles),     names_of(Space::splits_and_tiles),
-      names_of(Space::many_rows), names_of(Space::experts),
-      names_of(Space::backward)};
+      names_of(Space::many_rows), names_of(Space::gathered),
+      names_of(Space::sorted),    names_of(Space::backward)};
   return kNames[static_cast<int>(space_of(op, strategy))].c_str();
 }
 
@@ -309,7 +323,7 @@ Status check_configuration(const Problem& problem, Strategy strategy) {
                           "one order, it should be 0 or 1",
                           to_string(problem.op), configuration);
   }
-  if (space == Space::experts) return check_experts(problem);
+  if (space == Space::gathered || space == Space::sorted) return check_experts(problem);
   if (space == Space::backward && !tile_backward(problem).has_configuration) {
     return decline(problem, "there would be no chunk of rows, or more than its workspace holds");
   }
@@ -341,8 +355,8 @@ BackwardConfiguration backward_configuration(const Problem& problem) noexcept {
 }
 
 ExpertsConfiguration experts_configuration(const Problem& problem) noexcept {
-  const Places at = places(Space::experts, problem.options.configuration);
-  if (at.first >= first_size(Space::experts)) return {};
+  const Places at = places(Space::sorted, problem.options.configuration);
+  if (at.first >= first_size(Space::sorted)) return {};
   return {kSizes[at.first].value, kParts[at.second].value};
 }
 

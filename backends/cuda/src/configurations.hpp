@@ -25,8 +25,10 @@ Status check_configuration(const Problem& problem, Strategy strategy);
 /// be, or would change nothing.
 Result<LinearPlan> configure(const Problem& problem, const DeviceTraits& traits, LinearPlan plan);
 
-/// What a configuration of fused experts says: rows of a pair that blocks are shaped for (0 few, 1
-/// some, 2 many; -1 as built in) and blocks for the rows of a pair (0 as built in).
+/// What a configuration of experts says: rows of a pair that blocks of the fused kernel are shaped
+/// for (0 few, 1 some, 2 many; kRowBlocks: pairs.hpp instead; -1 as built in), and blocks for the
+/// rows of a pair, of kRowBlocks for the columns of a slice (0 as built in).
+inline constexpr int kRowBlocks = 3;
 struct ExpertsConfiguration {
   int size = -1;
   int parts = 0;

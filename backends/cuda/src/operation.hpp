@@ -4,6 +4,7 @@
 #include "backend.hpp"
 #include "kernels/backward_tensor.hpp"
 #include "kernels/general.hpp"
+#include "kernels/pairs.hpp"
 #include "plan.hpp"
 #include "rankfold/problem.hpp"
 #include "rows.cuh"
@@ -38,6 +39,11 @@ class Parts {
   std::int64_t h_columns() const noexcept { return columns_; }
   /// What tokens are grouped into.
   std::int32_t* segments() const noexcept { return at<std::int32_t>(plan_.segments); }
+  PairParts pairs(int num_experts) const noexcept {
+    return {{at<int4>(plan_.pair_rows), at<int4>(plan_.pair_blocks), at<int2>(plan_.pair_experts),
+             num_experts},
+            at<float>(plan_.h)};
+  }
 
  private:
   template <class T>

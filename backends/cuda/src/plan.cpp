@@ -6,6 +6,7 @@
 #include "kernels/backward_tensor.hpp"
 #include "kernels/experts.hpp"
 #include "kernels/general.hpp"
+#include "kernels/pairs.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -27,6 +28,14 @@ bool is_linear(Op op) noexcept {
          op == Op::forward_embedding;
 }
 
+// Whether a configuration may choose them; the built-in choice goes by bounds, and what a workspace
+// has is to be monotone in those.
+bool may_take_pairs(const Problem& problem) noexcept {
+  return problem.op == Op::apply_experts && problem.options.strategy != Strategy::general &&
+         problem.options.batch_invariant != BatchInvariant::on &&
+         why_not_fused_experts(problem) == nullptr && why_not_pairs(problem) == nullptr;
+}
+
 bool keeps_h(const Problem& problem) noexcept {
   switch (problem.op) {
     case Op::shrink:
@@ -36,7 +45,7 @@ bool keeps_h(const Problem& problem) noexcept {
       return true;
     case Op::apply_experts:
       return problem.options.strategy == Strategy::general ||
-             why_not_fused_experts(problem) != nullptr;
+             why_not_fused_experts(problem) != nullptr || may_take_pairs(problem);
     case Op::backward:
     case Op::backward_embedding:
       return (problem.outputs & kRecomputesH) != 0;
@@ -109,6 +118,11 @@ WorkspacePlan plan_workspace(const Problem& problem) noexcept {
     } else {
       plan.h = take(partial_floats(rows, columns), 1);
     }
+  }
+  if (may_take_pairs(problem)) {
+    plan.pair_rows = take(rows, 4);
+    plan.pair_blocks = take(rows, 4);
+    plan.pair_experts = take(pair_list_experts(shape.num_experts), 2);
   }
   if (is_backward(problem.op)) {
     plan.ds = take((problem.outputs & kOutputDs) != 0 ? 0 : rows, columns);

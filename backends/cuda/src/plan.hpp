@@ -31,6 +31,9 @@ struct WorkspacePlan {
   std::size_t da_counts = 0;       ///< int32 [in / kXBlockColumns, rounded up]
   std::size_t dbias_partials = 0;  ///< float [dy_partials, total out rounded up to 4]
   std::size_t delta = 0;           ///< float [rows, total out]; strategy unfused
+  std::size_t pair_rows = 0;       ///< int4 [rows]; experts sorted, as PairLists says
+  std::size_t pair_blocks = 0;     ///< int4 [rows]
+  std::size_t pair_experts = 0;    ///< int2 [pair_list_experts(num_experts)]
   std::size_t bytes = 0;
   bool too_large = false;  ///< no memory is enough; the rest says nothing
 };

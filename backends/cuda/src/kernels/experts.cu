@@ -101,6 +101,8 @@ Params make_params(const ApplyExpertsArgs& args) noexcept {
   p.overwrites = args.options.y_mode == YMode::overwrite;
   p.x_is_wide = shape.in % 8 == 0 && p.x_stride % 8 == 0 &&
                 divides(reinterpret_cast<std::uintptr_t>(p.x), 16);
+  p.ids_are_wide =
+      gather && divides(reinterpret_cast<std::uintptr_t>(p.expert_ids + p.first_row), 16);
   const std::int64_t each = 16 / static_cast<std::int64_t>(size_of(args.y.dtype));
   std::int64_t column = 0;
   for (int i = 0; i < shape.num_slices; ++i) {
@@ -179,6 +181,8 @@ Status launch_size(Size size, Params& p, int chunks, cudaStream_t stream) {
           return launch_fused<T, TY, 1, 8, 2, 5, 3, true, 2>(p, chunks, stream);
         return launch_fused<T, TY, 1, 8, 1, 6, 3, true, 2>(p, chunks, stream);
       case Size::some:
+        if (p.num_slices % 2 == 0)
+          return launch_fused<T, TY, 2, 4, 2, 4, 3, true, 4>(p, chunks, stream);
         return launch_fused<T, TY, 2, 4, 1, 4, 3, true, 4>(p, chunks, stream);
       case Size::many:
         break;

@@ -212,7 +212,9 @@ template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStage
 __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_constant__ Params p) {
   constexpr int kThreads = kWarps * 32, kRows = kTokenTiles * 8;
   using Sizes = Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
-  extern __shared__ uint4 dynamic[];
+  // Behind what is static it would begin at an odd multiple of 16 bytes, and copies would ask for
+  // every sector of 32 twice.
+  extern __shared__ __align__(128) uint4 dynamic[];
   __shared__ RowsOfBlock<kRows> s;
   __shared__ SliceOfBlock slices[kMaxSlices];
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
@@ -233,7 +235,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   Look<kThreads, kLook> look;
   int low = 0, high = p.num_rows;
   int2 key = make_int2(0, 0);
-  if (p.expert_ids != nullptr && p.finder != kPlain) look.ask(p, 0, min(high, kSegment), 0);
+  if (p.expert_ids != nullptr && p.finder != kPlain) {
+    look.ask(p, 0, min(high, kSegment), 0);
+    clear_marks<kThreads>(s);
+  }
   if (p.finder == kByKey) {
     key.x = static_cast<int>(blockIdx.x) / p.num_slots;
     key.y = static_cast<int>(blockIdx.x) % p.num_slots;
@@ -270,10 +275,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   int marked_segment = low;
   if (p.finder != kPlain) {
     const int n = min(high - low, kSegment);
-    look.mark(p, s, n, 0, key.x, key.y);
+    look.mark(p, s, low, n, 0, key.x, key.y);
     for (int base = kThreads * kLook; base < n; base += kThreads * kLook) {
       look.ask(p, low, n, base);
-      look.mark(p, s, n, base, key.x, key.y);
+      look.mark(p, s, low, n, base, key.x, key.y);
     }
   }
   for (int chunk = static_cast<int>(blockIdx.y);; chunk += static_cast<int>(gridDim.y)) {
@@ -289,10 +294,12 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
       for (int begin = low; begin < high; begin += kSegment) {
         const int n = min(high - begin, kSegment);
         if (begin != marked_segment) {
-          Look<kThreads, 2> again;
-          for (int base = 0; base < n; base += kThreads * 2) {
+          clear_marks<kThreads>(s);
+          __syncthreads();
+          Look<kThreads, 4> again;
+          for (int base = 0; base < n; base += kThreads * 4) {
             again.ask(p, begin, n, base);
-            again.mark(p, s, n, base, key.x, key.y);
+            again.mark(p, s, begin, n, base, key.x, key.y);
           }
           marked_segment = begin;
         }

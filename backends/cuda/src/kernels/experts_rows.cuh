@@ -42,6 +42,7 @@ struct Params {
   int num_slots, num_experts, num_slices, slices_per_block;
   int max_rank, in;
   int own_x, overwrites, x_is_wide;
+  int ids_are_wide;    // of the window: at a multiple of 16 bytes
   unsigned y_is_wide;  // a bit a slice
   int finder;
   int out[kMaxSlices];
@@ -71,6 +72,18 @@ __device__ __forceinline__ float load_float_if(const float* p, bool wanted) {
   return v;
 }
 
+/// Four neighbours, of which `count` are there. wide: they stand at a multiple of 16 bytes.
+__device__ __forceinline__ void load_quad_if(int* v, const std::int32_t* p, bool wide, int count) {
+  if (wide && count >= 4) {
+    asm volatile("ld.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "l"(p));
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) v[j] = load_int_if(p + j, j < count, 0);
+}
+
 /// The token of row i of the window, in mode gather.
 __device__ __forceinline__ std::int64_t token_of_choice(const Params& p, int i) {
   const auto n = static_cast<std::uint64_t>(static_cast<unsigned>(p.first_choice + i));
@@ -88,59 +101,96 @@ struct RowsOfBlock {
   int count, first_wanted, expert;
 };
 
-/// Looks at rows, kAhead of each thread at once.
+template <int kThreads, int kRows>
+__device__ __forceinline__ void clear_marks(RowsOfBlock<kRows>& s) {
+  for (int i = static_cast<int>(threadIdx.x); i < kWordsOfSegment; i += kThreads) s.words[i] = 0;
+}
+
+/// Looks at rows, kAhead of each thread at once. Gathered rows come four neighbours at a time, and
+/// with them the slots of the first one's and of the last one's token: mostly there are no others.
 template <int kThreads, int kAhead>
 struct Look {
-  int id[kAhead];    // gather: expert; grouped: token
-  int slot[kAhead];  // gather
+  static_assert(kAhead % 4 == 0);
+  int id[kAhead];        // gather: expert; grouped: token
+  int slot[kAhead / 2];  // gather
 
   /// Loads what is needed of rows base + ... < n of the segment that begins at row `begin` of the
   /// window.
   __device__ __forceinline__ void ask(const Params& p, int begin, int n, int base) {
+    if (p.expert_ids != nullptr) {
+#pragma unroll
+      for (int u = 0; u < kAhead / 4; ++u) {
+        if (u > 0 && base + u * kThreads * 4 >= n) break;
+        const int i = first_of(base, u);
+        const std::int32_t* const ids = p.expert_ids + p.first_row + begin + i;
+        load_quad_if(id + u * 4, ids, p.ids_are_wide != 0, n - i);
+        const int last = max(min(i + 3, n - 1), 0);
+        const bool wanted = i < n && p.token_slots != nullptr;
+        slot[2 * u] =
+            load_int_if(p.token_slots + token_of_choice(p, begin + min(i, last)), wanted, 0);
+        slot[2 * u + 1] = load_int_if(p.token_slots + token_of_choice(p, begin + last), wanted, 0);
+      }
+      return;
+    }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       if (u > 0 && base + u * kThreads >= n) break;
       const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
       const std::int64_t row = p.first_row + begin + i;
-      if (p.expert_ids != nullptr) {
-        id[u] = load_int_if(p.expert_ids + row, i < n, 0);
-        slot[u] = load_int_if(p.token_slots + token_of_choice(p, begin + i),
-                              i < n && p.token_slots != nullptr, 0);
-      } else {
-        id[u] = load_int_if(p.row_tokens + row, i < n && p.row_tokens != nullptr,
-                            static_cast<int>(row));
-      }
+      id[u] =
+          load_int_if(p.row_tokens + row, i < n && p.row_tokens != nullptr, static_cast<int>(row));
     }
   }
+  /// Sets the bits of rows that are of the pair. Those of gathered rows were zero before.
   template <int kRows>
-  __device__ __forceinline__ void mark(const Params& p, RowsOfBlock<kRows>& s, int n, int base,
-                                       int expert, int wanted_slot) {
+  __device__ __forceinline__ void mark(const Params& p, RowsOfBlock<kRows>& s, int begin, int n,
+                                       int base, int expert, int wanted_slot) {
+    if (p.expert_ids != nullptr) {
+      const std::int64_t wanted = expert + p.expert_base;
+#pragma unroll
+      for (int u = 0; u < kAhead / 4; ++u) {
+        if (u > 0 && base + u * kThreads * 4 >= n) break;
+        const int i = first_of(base, u);
+        unsigned bits = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) bits |= id[u * 4 + j] == wanted && i + j < n ? 1u << j : 0u;
+        if (bits == 0) continue;
+        const std::int64_t first = token_of_choice(p, begin + i);
+        const std::int64_t last = token_of_choice(p, begin + min(i + 3, n - 1));
+        for (int j = 0; j < 4; ++j) {
+          const std::int64_t token = token_of_choice(p, begin + i + j);
+          int of_token = slot[2 * u];
+          if (token == last) of_token = slot[2 * u + 1];
+          if (token != first && token != last && (bits >> j & 1u) != 0 && p.token_slots != nullptr)
+            of_token = p.token_slots[token];
+          if (of_token != wanted_slot) bits &= ~(1u << j);
+        }
+        if (bits != 0) atomicOr(&s.words[i / 32], bits << i % 32);
+      }
+      return;
+    }
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
     int found[kAhead];
-    if (p.expert_ids == nullptr) {
 #pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
-        const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
-        const bool known =
-            i < n && (p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens));
-        found[u] =
-            load_int_if(p.token_slots + id[u], known && p.token_slots != nullptr, known ? 0 : -1);
-      }
+    for (int u = 0; u < kAhead; ++u) {
+      const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
+      const bool known = i < n && (p.row_tokens == nullptr || (id[u] >= 0 && id[u] < p.num_tokens));
+      found[u] =
+          load_int_if(p.token_slots + id[u], known && p.token_slots != nullptr, known ? 0 : -1);
     }
 #pragma unroll
     for (int u = 0; u < kAhead; ++u) {
       if (u > 0 && base + u * kThreads >= n) break;
       const int i = base + u * kThreads + static_cast<int>(threadIdx.x);
-      bool hit = i < n;
-      if (p.expert_ids != nullptr) {
-        hit = hit && id[u] == expert + p.expert_base && slot[u] == wanted_slot;
-      } else {
-        hit = hit && found[u] == wanted_slot;
-      }
-      const unsigned bits = __ballot_sync(0xffffffffu, hit);
+      const unsigned bits = __ballot_sync(0xffffffffu, i < n && found[u] == wanted_slot);
       const int word = (base + u * kThreads) / 32 + warp;
       if (lane == 0 && word < kWordsOfSegment) s.words[word] = bits;
     }
+  }
+
+ private:
+  static __device__ __forceinline__ int first_of(int base, int u) {
+    return base + (u * kThreads + static_cast<int>(threadIdx.x)) * 4;
   }
 };
 

@@ -1,4 +1,4 @@
-// The slow way of prefill_expand.cu, included there alone: any alignment, any rank, a bias,
+// The slow way of prefill_expand_block.cuh: any alignment, any rank, a bias,
 // overwriting.
 #pragma once
 
@@ -26,12 +26,11 @@ struct Work {
 };
 
 /// Any alignment, any rank, any columns, bias, overwriting.
-template <class T, class TY, int kSlabs>
+template <class T, class TY, int kSlabs, int kStages>
 __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& work,
                                         const Finish<TY>& start, std::uint32_t shared) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
-  constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
   const T* const b = work.b;

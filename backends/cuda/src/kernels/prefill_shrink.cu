@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                              ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
                              : find_row_block<Grouping::segments, kRows>(p.rows, index);
   if (block.slot < 0) return;
-  const SliceTiles own = slice_tiles(p, block.slot, lane);
+  const SliceTiles own =
+      slice_tiles(p.entries + block.slot * p.slot_stride, p.num_slices, p.max_rank, lane);
 
   LoadedRows<T, kRows, kMost> rows;
   const int ring = S::kRings == 2 ? thread / 128 : 0;

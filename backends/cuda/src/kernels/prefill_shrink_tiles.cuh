@@ -6,8 +6,7 @@
 #include <cstdint>
 
 #include "prefill.hpp"
-#include "rows.cuh"
-#include "wgmma.cuh"
+#include "rank_tiles.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -15,9 +14,6 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;            // two warpgroups
-constexpr int kStep = 64;                // elements of k in a stage: 128 bytes of a row
-constexpr int kPieces = 8;               // of 16 bytes in a row of a stage
-constexpr int kAlign = 1024;             // of a swizzled tile
 constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 
 struct ShrinkParams {
@@ -56,74 +52,10 @@ struct Stages {
       kFixed != 0 ? kRings * kFixed * (kXBytes + kMost * 16 * kTileRowBytes) : 200 * 1024;
 };
 
-/// Tiles of 16 ranks of all slices, one after another; slice i is in lane i of every warp.
-struct SliceTiles {
-  const void* a = nullptr;
-  std::int64_t stride = 0;
-  int rank = 0;
-  int before = 0;  // tiles of the slices before
-  int after = 0;   // before and its own
-};
-struct Tile {
-  int slice = 0;
-  int first = 0;  // rank
-  int rank = 0;   // of the slice; 0: there is no such tile
-  const void* a = nullptr;
-  std::int64_t stride = 0;
-};
-
-__device__ inline SliceTiles slice_tiles(const ShrinkParams& p, int slot, int lane) {
-  SliceTiles own;
-  if (lane < p.num_slices) {
-    const AdapterEntry& entry = p.entries[slot * p.slot_stride + lane];
-    own.a = entry.a;
-    own.stride = entry.a_row_stride;
-    const int rank = bounded_rank(entry, p.max_rank);  // at once, not after a is there
-    own.rank = own.a != nullptr ? rank : 0;
-  }
-  const int tiles = (own.rank + 15) / 16;
-  own.after = tiles;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, own.after, step);
-    if (lane >= step) own.after += other;
-  }
-  own.before = own.after - tiles;
-  return own;
-}
-
-__device__ inline Tile find_tile(const SliceTiles& own, int index) {
-  const int slice = __popc(__ballot_sync(0xffffffffu, own.after <= index));
-  Tile tile;
-  const int source = min(slice, 31);
-  const auto a = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(own.a), source);
-  tile.a = reinterpret_cast<const void*>(a);
-  tile.stride = __shfl_sync(0xffffffffu, static_cast<long long>(own.stride), source);
-  tile.rank = __shfl_sync(0xffffffffu, own.rank, source);
-  tile.first = (index - __shfl_sync(0xffffffffu, own.before, source)) * 16;
-  tile.slice = slice;
-  if (slice > 31) tile.rank = 0;
-  return tile;
-}
-
 __device__ inline int batch_row(const ShrinkParams& p, const RowBlock& block, int i) {
   const int at = min(i, block.count - 1);  // past the count the last row again
   return p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
                                      : row_at<Grouping::segments>(p.rows, block, at);
-}
-
-__device__ inline void store_pair(const ShrinkParams& p, float* h, const Tile& tile, int column,
-                                  float first, float second) {
-  const int rank_column = tile.first + column;
-  if (rank_column >= tile.rank) return;
-  float* const to = h + static_cast<std::int64_t>(tile.slice) * p.max_rank + rank_column;
-  if (p.wide_h) {
-    // Past an odd rank stands a column of zeros, which nobody reads.
-    *reinterpret_cast<float2*>(to) = make_float2(first, second);
-  } else {
-    to[0] = first;
-    if (rank_column + 1 < tile.rank) to[1] = second;
-  }
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -158,20 +90,6 @@ struct LoadedRows {
   int first_row;
   std::uint32_t base;  // of the ring's x
 };
-template <class T>
-__device__ __forceinline__ int bytes_at(int in, int k, int piece) {
-  return min(max((in - k) * 2 - piece * 16, 0), 16);
-}
-template <bool kWide, class T>
-__device__ __forceinline__ void load_piece(std::uint32_t to, const T* from, int bytes) {
-  if constexpr (kWide) {
-    copy_16(to, from, bytes);
-  } else {
-    std::uint32_t v[4];
-    gather_16(v, from, bytes / 2);
-    store_shared_16(to, v);
-  }
-}
 template <bool kWide, class T, int kRows, int kMost>
 __device__ __forceinline__ void load_x(const ShrinkParams& p,
                                        const LoadedRows<T, kRows, kMost>& rows, int stage,
@@ -355,7 +273,8 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
       }
       const Tile tile = find_tile(own, first_tile + i / 4);
       if (i % 2 == 0 ? has0 : has1)
-        store_pair(p, i % 2 == 0 ? h0 : h1, tile, i / 2 % 2 * 8 + column, sum.x, sum.y);
+        store_pair(i % 2 == 0 ? h0 : h1, p.max_rank, p.wide_h, tile, i / 2 % 2 * 8 + column, sum.x,
+                   sum.y);
     }
     cluster_barrier();
     return;
@@ -372,9 +291,11 @@ __device__ __forceinline__ void multiply_pass(const ShrinkParams& p, const RowBl
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       if (stores && has0)
-        store_pair(p, h0, tile, n * 8 + column, sums[t * 8 + n * 4], sums[t * 8 + n * 4 + 1]);
+        store_pair(h0, p.max_rank, p.wide_h, tile, n * 8 + column, sums[t * 8 + n * 4],
+                   sums[t * 8 + n * 4 + 1]);
       if (stores && has1)
-        store_pair(p, h1, tile, n * 8 + column, sums[t * 8 + n * 4 + 2], sums[t * 8 + n * 4 + 3]);
+        store_pair(h1, p.max_rank, p.wide_h, tile, n * 8 + column, sums[t * 8 + n * 4 + 2],
+                   sums[t * 8 + n * 4 + 3]);
     }
   }
   __syncthreads();  // before the next pass fills shared memory
