@@ -76,6 +76,7 @@ void add_experts_window_cases(CaseList& list);
 void add_experts_step_cases(CaseList& list);
 void add_forward_cases(CaseList& list);
 void add_backward_cases(CaseList& list);
+void add_backward_block_cases(CaseList& list);
 void add_training_step_cases(CaseList& list);
 void add_training_refusal_cases(CaseList& list);
 void add_sanitize_cases(CaseList& list);

@@ -108,6 +108,28 @@ void add_forms(CaseList& list) {
   }
 }
 
+// More slots than what groups rows on a device may have room for, with every strategy.
+void add_many_slots(CaseList& list) {
+  for (const Op op :
+       {Op::shrink, Op::expand, Op::apply_linear, Op::apply_embedding, Op::forward, Op::backward}) {
+    for (const std::int64_t tokens : {64, 130}) {
+      CallSpec spec = small(op);
+      spec.tokens = tokens;
+      spec.num_slots = 1100;
+      spec.in = 40;
+      spec.out = {24};
+      spec.max_rank = 16;
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        constexpr std::int32_t kSome[] = {1099, 1023, 1024, 0, -1, 1100, 1050, 1099};
+        spec.token_slots.push_back(i % 2 == 0 ? kSome[i / 2 % 8]
+                                              : static_cast<std::int32_t>(i * 397 % 1100));
+      }
+      list.call(name_of(op) + "/many_adapters/1100_slots/T" + number(tokens),
+                "more slots than one launch groups", spec);
+    }
+  }
+}
+
 }  // namespace
 
 void add_addressing_cases(CaseList& list) {
@@ -142,6 +164,7 @@ void add_addressing_cases(CaseList& list) {
   many.in = 40;
   many.out = {24};
   list.call("apply_linear/many_adapters/1000_slots/exact", "many slots, few rows", many);
+  add_many_slots(list);
 }
 
 void add_option_cases(CaseList& list) {

@@ -13,6 +13,7 @@
 namespace rankfold::conformance {
 
 using testing::Fill;
+using testing::HostCall;
 
 namespace {
 
@@ -130,6 +131,26 @@ void draw_sizes(Draw& draw, CallSpec& spec) {
   if (draw.percent(30)) spec.max_rank = std::min(1024, largest + draw.small(0, 300));
 }
 
+// So many slots that rows are not grouped in one launch; small enough to stay so.
+void draw_many_slots(Draw& draw, CallSpec& spec) {
+  spec.num_slots = draw.small(900, 1300);
+  spec.in = draw.between(1, 64);
+  spec.out = {draw.between(1, 40)};
+  spec.ranks = {draw.small(1, 8)};
+  spec.tokens = std::min<std::int64_t>(spec.tokens, 300);
+}
+
+// What the host knows of the rows with an adapter: their number, or a little more.
+void bound_active_rows(Draw& draw, CallSpec& spec) {
+  const std::int64_t more = draw.percent(50) ? 0 : draw.between(0, 9);
+  spec.adjust = [more](HostCall& call) {
+    const std::vector<std::int32_t> slots = testing::row_slots(call);
+    call.addressing.active_rows_bound =
+        more +
+        std::count_if(slots.begin(), slots.end(), [](std::int32_t slot) { return slot >= 0; });
+  };
+}
+
 void draw_addressing(Draw& draw, CallSpec& spec) {
   spec.slots = draw.one_of({SlotPattern::mixed, SlotPattern::mixed, SlotPattern::round_robin,
                             SlotPattern::one, SlotPattern::none, SlotPattern::sorted,
@@ -179,6 +200,9 @@ void draw_training(Draw& draw, CallSpec& spec) {
   if (testing::has_ids(spec.op)) spec.outputs &= ~(kOutputDx | kOutputDbias);
   spec.gives_h = draw.percent(40);
   spec.gradient_mode = draw.one_of({YMode::overwrite, YMode::accumulate});
+  const bool reads_x =
+      (spec.outputs & kOutputDa) != 0 || ((spec.outputs & kOutputDb) != 0 && !spec.gives_h);
+  spec.gives_x = reads_x || draw.percent(50);
 }
 
 void draw_layout(Draw& draw, CallSpec& spec) {
@@ -192,6 +216,7 @@ void draw_layout(Draw& draw, CallSpec& spec) {
   spec.a_gap = gap();
   spec.b_gap = gap();
   if (draw.percent(15)) spec.slot_gap = draw.between(1, 3);
+  if (draw.percent(4)) spec.broadcast_x = testing::has_x(spec.op);
   if (draw.percent(15)) spec.misalignment = draw.between(1, 8);
 }
 
@@ -252,6 +277,7 @@ std::string describe(const CallSpec& spec) {
   if (spec.dropout.p > 0.0f) text += ", dropout";
   if (spec.bias) text += ", bias";
   if (spec.token_weights) text += ", token_weights";
+  if (spec.adjust) text += ", active_rows_bound";
   if (spec.options.y_mode == YMode::overwrite) text += ", overwrite";
   if (spec.options.batch_invariant == BatchInvariant::on) text += ", batch_invariant";
   if (spec.misalignment > 0) text += ", misaligned";
@@ -270,6 +296,7 @@ CallSpec draw_call(std::uint64_t seed, std::uint64_t number) {
                    Op::forward_embedding, Op::backward_embedding, Op::group_tokens});
   draw_dtypes(draw, spec);
   draw_sizes(draw, spec);
+  if (!testing::is_experts(spec.op) && draw.percent(3)) draw_many_slots(draw, spec);
   draw_addressing(draw, spec);
   if (spec.op == Op::group_tokens) spec.form = AddressingForm::tokens;
   if (testing::is_experts(spec.op)) draw_experts(draw, spec);
@@ -284,7 +311,12 @@ CallSpec draw_call(std::uint64_t seed, std::uint64_t number) {
   spec.options.y_mode = draw.percent(25) ? YMode::overwrite : YMode::accumulate;
   spec.options.batch_invariant = draw.percent(20) ? BatchInvariant::on : BatchInvariant::off;
   bound_work(spec);
-  if (testing::is_experts(spec.op)) draw_window(draw, spec);
+  if (testing::is_experts(spec.op)) {
+    draw_window(draw, spec);
+  } else if (spec.op != Op::group_tokens && draw.percent(15)) {
+    bound_active_rows(draw, spec);
+  }
+  if (testing::has_ids(spec.op) && draw.percent(30)) spec.in_limit = draw.between(1, spec.in);
   spec.fill = draw.percent(50) ? Fill::exact : Fill::random;
   if (spec.dropout.p == 0.1f) spec.fill = Fill::random;
   return spec;

@@ -40,6 +40,8 @@ HostCall pick_rows(const HostCall& call, const std::vector<std::int64_t>& rows) 
   picked.ids = pick_rows(call.ids, rows);
   picked.h = pick_rows(call.h, rows);
   picked.y = pick_rows(call.y, rows);
+  picked.dy = pick_rows(call.dy, rows);
+  picked.dx = pick_rows(call.dx, rows);
   auto& addressing = picked.addressing;
   addressing = {};
   addressing.num_tokens = static_cast<std::int64_t>(rows.size());
@@ -54,15 +56,20 @@ HostCall pick_rows(const HostCall& call, const std::vector<std::int64_t>& rows) 
 }
 
 const HostTensor& output_of(const HostCall& call, const CallOutcome& outcome) {
+  if (testing::is_backward(call.op)) return outcome.dx;
   return testing::makes_y(call.op) ? outcome.y : outcome.h;
+}
+
+const testing::Expected& expected_of(const FilledCall& filled) {
+  if (testing::is_backward(filled.call.op)) return filled.oracle.dx;
+  return testing::makes_y(filled.call.op) ? filled.oracle.y : filled.oracle.h;
 }
 
 // Whether row `row` of `whole` has the bits of row `i` of `part`, where both are defined.
 std::string compare_rows(const FilledCall& whole_call, const HostTensor& whole,
                          const HostTensor& part, const std::vector<std::int64_t>& rows,
                          const std::string& what) {
-  const bool makes_y = testing::makes_y(whole_call.call.op);
-  const testing::Expected& expected = makes_y ? whole_call.oracle.y : whole_call.oracle.h;
+  const testing::Expected& expected = expected_of(whole_call);
   const std::int64_t columns = expected.columns;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (std::int64_t column = 0; column < columns; ++column) {
@@ -187,9 +194,41 @@ Outcome check_single_and_many(Session& session, const CallSpec& base) {
   return compare_part(session, one, output_of(one.call, single), many, rows, "64 equal adapters");
 }
 
+// Rows of training, and of a table with more slots than what groups rows on a device may hold.
+void add_more_batches(CaseList& list) {
+  const auto add = [&](const std::string& name, const std::string& about, const CallSpec& spec) {
+    list.scenario(name_of(spec.op) + "/invariance/" + name + "/" + rankfold::to_string(spec.x),
+                  about,
+                  [spec](Session& session) { return check_batch_invariance(session, spec); });
+  };
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    for (const Op op : {Op::forward, Op::forward_embedding}) {
+      add("batch", "G7: a row alone and in a batch of 64 has the same bits",
+          invariant_spec(op, dtype));
+    }
+    CallSpec backward = invariant_spec(Op::backward, dtype);
+    backward.bias = false;
+    backward.outputs = kOutputDx;
+    backward.gives_x = false;
+    backward.out = {600};
+    backward.dx = DType::f32;  // shows more bits of ds
+    add("batch", "G7: dx of a row alone and in a batch of 64 has the same bits", backward);
+  }
+  for (const Op op : {Op::shrink, Op::expand, Op::apply_linear}) {
+    CallSpec many = invariant_spec(op, DType::bf16);
+    many.tokens = 70;
+    many.num_slots = 1100;
+    many.in = 96;
+    many.out = {24};
+    many.ranks = {16, 5};
+    add("batch_of_many_slots", "G7: however many slots the table has", many);
+  }
+}
+
 }  // namespace
 
 void add_invariance_cases(CaseList& list) {
+  add_more_batches(list);
   for (const Op op : kOps) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const CallSpec spec = invariant_spec(op, dtype);

@@ -176,6 +176,7 @@ const std::vector<Case>& all_cases() {
     add_experts_step_cases(list);
     add_forward_cases(list);
     add_backward_cases(list);
+    add_backward_block_cases(list);
     add_training_step_cases(list);
     add_training_refusal_cases(list);
     add_sanitize_cases(list);

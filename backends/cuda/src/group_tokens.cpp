@@ -1,3 +1,4 @@
+#include "kernels/group_rows.hpp"
 #include "operation.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -7,7 +8,8 @@ Status CudaBackend::do_group_tokens(const GroupTokensArgs& args, const LoraAddre
                                     void* scratch, Stream stream) {
   const DeviceScope scope(traits_.index);
   RANKFOLD_CUDA_TRY(scope.status());
-  if (groups_in_one_launch(args.num_tokens, args.num_slots)) {
+  if (groups_in_one_launch(args.num_tokens, args.num_slots) &&
+      group_rows_bytes(args.num_slots) <= traits_.shared_bytes) {
     const auto writable = [](const std::int32_t* p) { return const_cast<std::int32_t*>(p); };
     return group_rows_of_slots(
         args.token_slots, args.num_tokens, args.num_slots,

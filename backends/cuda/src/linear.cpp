@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "configurations.hpp"
+#include "kernels/group_rows.hpp"
 #include "launch.hpp"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -12,6 +13,8 @@ namespace {
 
 // Sizes that the kernels of few rows count in 32 bits.
 constexpr std::int64_t kMostColumns = std::int64_t{1} << 27;
+// Of y: a grid has at most 65,535 blocks along them, of 256 columns where a configuration asks.
+constexpr std::int64_t kMostOut = std::int64_t{1} << 23;
 // K that a block takes at least: 8 warps, 64 each.
 constexpr std::int64_t kLeastK = 512;
 // Elements of A that a block takes at least where there is one row block.
@@ -29,10 +32,10 @@ bool expands(Op op) noexcept { return op != Op::shrink; }
 
 bool decode_takes(const Problem& problem) noexcept {
   const TableShape& shape = problem.shape;
-  if (shape.in > kMostColumns || total_out(shape) > kMostColumns || shape.max_rank < 1)
-    return false;
+  if (shape.in > kMostColumns || shape.max_rank < 1) return false;
   if (shrinks(problem.op) && !decode_shrink_takes(problem.x_dtype, shape.a_dtype)) return false;
   if (!expands(problem.op)) return true;
+  if (total_out(shape) > kMostOut) return false;
   // With x of float32 nothing else is owed, and the general kernels are exact to more bits.
   return problem.y_dtype == DType::f32 && problem.x_dtype == DType::f32 && shrinks(problem.op)
              ? false
@@ -105,15 +108,20 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
   plan.segments = uniform ? 1 : std::max<std::int64_t>(problem.bounds.segments, 1);
   const std::int64_t mean =
       plan.active / std::max<std::int64_t>(std::min(plan.segments, plan.active), 1);
-  const bool few_takes =
-      problem.op != Op::gather_shrink && decode_takes(problem) &&
-      (!tokens || rows <= kFewTokens || groups_in_one_launch(rows, problem.shape.num_slots));
-  const bool many_takes = few_takes && prefill_takes(problem, traits);
+  const bool rows_take = problem.op != Op::gather_shrink && decode_takes(problem);
+  const bool groups = !tokens || (groups_in_one_launch(rows, problem.shape.num_slots) &&
+                                  group_rows_bytes(problem.shape.num_slots) <= traits.shared_bytes);
+  const bool few_takes = rows_take && (groups || rows <= kFewTokens);
+  // Few tokens are grouped as many are; of no token nothing is.
+  const bool many_takes = few_takes && (groups || rows == 0) && prefill_takes(problem, traits);
   switch (asked) {
     case Strategy::automatic:
       plan.strategy = Strategy::general;
       if (few_takes)
         plan.strategy = uniform && plan.active <= kGemvRows ? Strategy::gemv : Strategy::grouped;
+      // Rows that cannot be grouped here have the bits that they have among few.
+      if (!few_takes && rows_take && problem.options.batch_invariant == BatchInvariant::on)
+        plan.strategy = Strategy::routed;
       if (many_takes && plan.active >= kPrefillRows && mean >= kPrefillMean)
         plan.strategy = Strategy::tensor_core;
       break;
@@ -127,7 +135,7 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
       }
       break;
     case Strategy::routed:
-      if (!decode_takes(problem) || problem.op == Op::gather_shrink || !tokens) {
+      if (!rows_take || !tokens) {
         return decline(problem, "addressing tokens, x f16 or bf16, A and B of x's dtype or f32");
       }
       break;

@@ -1,6 +1,7 @@
 // Workspaces and strategies: decided on the host from bounds alone, so no GPU is needed.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace {
 
 // Traits of an H200. No function of the CUDA runtime is called.
 const CudaBackend& backend() {
-  static const CudaBackend instance({.index = 0, .num_sms = 132, .major = 9, .minor = 0});
+  static const CudaBackend instance(
+      {.index = 0, .num_sms = 132, .major = 9, .minor = 0, .shared_bytes = 232448});
   return instance;
 }
 
@@ -212,4 +214,57 @@ TEST_CASE("group_tokens needs no workspace, backward_experts is refused by name"
   const auto refused = supports(backend(), problem);
   CHECK(refused.status().code() == StatusCode::unsupported);
   CHECK(std::strstr(refused.status().message(), "backward_experts") != nullptr);
+}
+
+namespace {
+
+Problem many_slots(std::int32_t num_slots, std::int64_t rows) {
+  Problem problem;
+  problem.shape.num_slots = num_slots;
+  problem.shape.max_rank = 16;
+  problem.shape.in = 64;
+  problem.shape.out[0] = 64;
+  problem.shape.a_dtype = problem.shape.b_dtype = problem.x_dtype = problem.y_dtype = DType::bf16;
+  problem.bounds = {rows, rows, std::min<std::int64_t>(rows, num_slots), rows};
+  return problem;
+}
+
+Strategy taken(const CudaBackend& by, Problem problem, Strategy asked = Strategy::automatic) {
+  problem.options.strategy = asked;
+  const auto strategy = supports(by, problem);
+  return strategy.ok() ? *strategy : Strategy::automatic;
+}
+
+}  // namespace
+
+TEST_CASE("rows are grouped only where a block's counters have room for the slots") {
+  const CudaBackend hopper({.index = 0,
+                            .num_sms = 132,
+                            .major = 9,
+                            .minor = 0,
+                            .shared_bytes = 232448,
+                            .hopper_code = true});
+  // Few tokens are grouped for the kernels of many rows, too.
+  CHECK(taken(hopper, many_slots(1024, 64), Strategy::tensor_core) == Strategy::tensor_core);
+  CHECK(taken(hopper, many_slots(1025, 64), Strategy::tensor_core) == Strategy::automatic);
+  CHECK(taken(hopper, many_slots(1025, 64)) == Strategy::grouped);
+  CHECK(taken(hopper, many_slots(1025, 65)) == Strategy::general);
+  Problem invariant = many_slots(1025, 65);
+  invariant.options.batch_invariant = BatchInvariant::on;
+  CHECK(taken(hopper, invariant) == Strategy::routed);
+  // 99 KB, as 8.6 and 8.9 have.
+  const CudaBackend small(
+      {.index = 0, .num_sms = 84, .major = 8, .minor = 6, .shared_bytes = 101376});
+  CHECK(taken(small, many_slots(700, 65)) == Strategy::grouped);
+  CHECK(taken(small, many_slots(1000, 65)) == Strategy::general);
+}
+
+TEST_CASE("y with more columns than a grid has blocks for is left to the general kernels") {
+  Problem problem = many_slots(4, 16);
+  problem.shape.out[0] = std::int64_t{1} << 23;
+  CHECK(taken(backend(), problem) == Strategy::grouped);
+  problem.shape.out[0] += 1;
+  CHECK(taken(backend(), problem) == Strategy::general);
+  problem.op = Op::shrink;
+  CHECK(taken(backend(), problem) == Strategy::grouped);
 }

@@ -23,7 +23,8 @@ AdapterPool make_pool() {
   options.num_slots = kSlots;
   options.max_rank = kSwapMaxRank;
   options.arena_bytes = (kSlots + 1) * largest_swap_adapter();
-  options.x_dtype = options.y_dtype = DType::f32;
+  options.x_dtype = DType::bf16;
+  options.y_dtype = DType::f32;
   return AdapterPool::create(device(), swap_targets(), options).value();
 }
 
@@ -42,6 +43,7 @@ class Step {
       Problem problem;
       problem.addressing = AddressingMode::grouped;
       problem.shape = tables_[t].shape;
+      problem.x_dtype = DType::bf16;
       problem.bounds = {kRows, kRows, kSlots, kRows};
       workspace = std::max(workspace, workspace_bytes(device(), problem).value());
     }
@@ -62,7 +64,7 @@ class Step {
       throw_if_error(device().copy(y_[t].data(), start_[t].data(), y_[t].bytes(),
                                    CopyKind::device_to_device, stream_));
       ApplyLinearArgs args;
-      args.x = const_matrix(x_[t].as<float>(), kRows, static_cast<std::int64_t>(swap_in(t)), at);
+      args.x = const_matrix(x_[t].as<BFloat16>(), kRows, static_cast<std::int64_t>(swap_in(t)), at);
       args.table = tables_[t];
       args.addressing = addressing;
       args.y = matrix(y_[t].as<float>(), kRows, static_cast<std::int64_t>(swap_out(t)), at);

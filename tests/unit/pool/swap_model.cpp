@@ -78,11 +78,11 @@ std::size_t swap_out(std::int32_t target) {
   return static_cast<std::size_t>(out);
 }
 
-std::vector<float> swap_x(std::int32_t target, std::size_t rows) {
-  std::vector<float> x;
+std::vector<BFloat16> swap_x(std::int32_t target, std::size_t rows) {
+  std::vector<BFloat16> x;
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t k = 0; k < swap_in(target); ++k) {
-      x.push_back(x_at(target, row % kSwapPatterns, k));
+      x.push_back(to_bfloat16(x_at(target, row % kSwapPatterns, k)));
     }
   }
   return x;

@@ -22,8 +22,9 @@ std::vector<TargetSpec> swap_targets();
 std::size_t swap_in(std::int32_t target);
 std::size_t swap_out(std::int32_t target);
 
-/// x of a target, [rows, in], and y before the step, [rows, out].
-std::vector<float> swap_x(std::int32_t target, std::size_t rows);
+/// x of a target, [rows, in], and y before the step, [rows, out]. In bf16, so that a GPU's fast
+/// kernels take the steps.
+std::vector<BFloat16> swap_x(std::int32_t target, std::size_t rows);
 std::vector<float> swap_start(std::int32_t target, std::size_t rows);
 
 /// What the rows of a step must be under one version of an adapter, to the bit. Of the same size

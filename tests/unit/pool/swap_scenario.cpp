@@ -23,7 +23,7 @@ SwapReport run_swap(LoraBackend& backend, std::int64_t num_publishes, unsigned s
   options.max_rank = kSwapMaxRank;
   options.arena_bytes = 3 * largest_swap_adapter();
   options.staging_bytes = 4096;
-  options.x_dtype = DType::f32;
+  options.x_dtype = DType::bf16;
   options.y_dtype = DType::f32;
   auto pool = AdapterPool::create(backend, swap_targets(), options).value();
   const StreamMode mode =

@@ -51,8 +51,8 @@ SwapSteps::SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const St
   std::uint64_t workspace = 0;
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
     tables_[t] = pool.table(t).value();
-    const std::vector<float> x = swap_x(t, kManyRows);
-    const std::size_t x_bytes = x.size() * sizeof(float);
+    const std::vector<BFloat16> x = swap_x(t, kManyRows);
+    const std::size_t x_bytes = x.size() * sizeof(BFloat16);
     x_[t] = Buffer::create(backend, x_bytes).value();
     throw_if_error(
         backend.copy(x_[t].data(), x.data(), x_bytes, CopyKind::host_to_device, streams.front()));
@@ -63,6 +63,7 @@ SwapSteps::SwapSteps(LoraBackend& backend, AdapterPool& pool, std::span<const St
       problem.op = Op::apply_linear;
       problem.addressing = mode;
       problem.shape = tables_[t].shape;
+      problem.x_dtype = DType::bf16;
       const auto rows = static_cast<std::int64_t>(kManyRows);
       problem.bounds = {.rows = rows, .tokens = rows, .segments = rows, .active_rows = rows};
       workspace = std::max(workspace, workspace_bytes(backend, problem).value());
@@ -172,7 +173,8 @@ Status SwapSteps::enqueue(Batch& batch, Stream stream) {
   }
   for (std::int32_t t = 0; t < kSwapTargets; ++t) {
     ApplyLinearArgs args;
-    args.x = const_matrix(x_[t].as<float>(), rows, static_cast<std::int64_t>(swap_in(t)), device);
+    args.x =
+        const_matrix(x_[t].as<BFloat16>(), rows, static_cast<std::int64_t>(swap_in(t)), device);
     args.table = tables_[t];
     args.addressing = addressing;
     args.y = matrix(batch.y(batch.memory, t), rows, static_cast<std::int64_t>(swap_out(t)), device);

@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(kThreads) clear_untouched(const __grid_constan
   }
 }
 
-// Whether all is of one slot and slice, bf16, and the copy engine takes it.
+// Whether all is of one slot and slice, bf16, and the copy engine takes it. Not where bits must not
+// follow the addressing: ds is summed in another order.
 bool takes_uniform(const TensorBackward& call) noexcept {
   const BackwardArgs& args = *call.args;
   const TableShape& shape = args.table.shape;
@@ -104,9 +105,9 @@ bool takes_uniform(const TensorBackward& call) noexcept {
   const auto has_parts = [&](const float* parts) {
     return is_describable(parts, rows, 2 * kTileMaxRank, 2 * kTileMaxRank);
   };
-  return args.dy.dtype == DType::bf16 && keeps_parts(shape) && call.runs.order == nullptr &&
-         describable(args.dy, shape.out[0]) && has_parts(call.partials.packed_h) &&
-         has_parts(call.partials.whole_ds) && shape.in > 0 &&
+  return args.dy.dtype == DType::bf16 && args.options.batch_invariant == BatchInvariant::off &&
+         keeps_parts(shape) && call.runs.order == nullptr && describable(args.dy, shape.out[0]) &&
+         has_parts(call.partials.packed_h) && has_parts(call.partials.whole_ds) && shape.in > 0 &&
          (args.grads.da == nullptr || describable(args.x, shape.in)) &&
          (!call.makes_dx || describable(args.dx, shape.in));
 }

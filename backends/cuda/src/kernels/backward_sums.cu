@@ -110,11 +110,16 @@ GradientParams gradient_params(const TensorBackward& call) {
   return p;
 }
 
+// Whether the kernels for uniform rows have left anything: they are not launched for a slot that is
+// none.
+bool has_slot(const TensorBackward& call) {
+  const int slot = call.runs.uniform_slot;
+  return slot >= 0 && slot < call.args->table.shape.num_slots;
+}
 // dB is summed with ds.
 bool sums_db_first(const TensorBackward& call) {
-  const int slot = call.runs.uniform_slot;
-  return call.runs.order == nullptr && call.runs.num_rows > 0 && slot >= 0 &&
-         slot < call.args->table.shape.num_slots && call.args->grads.db != nullptr;
+  return call.runs.order == nullptr && call.runs.num_rows > 0 && has_slot(call) &&
+         call.args->grads.db != nullptr;
 }
 
 }  // namespace
@@ -125,7 +130,7 @@ Status finish_ds(const TensorBackward& call, cudaStream_t stream) {
   const TableShape& shape = call.args->table.shape;
   const std::int64_t items =
       makes_ds ? std::int64_t{call.runs.num_rows} * shape.num_slices * (call.tiling.ranks / 4) : 0;
-  if (items == 0 && !sums_db) return {};
+  if ((items == 0 && !sums_db) || (call.is_uniform && !has_slot(call))) return {};
   const std::int64_t ds_blocks = divide_up(items, kThreads);
   if (!sums_db) return launch_tiles(&sum_ds, ds_blocks, kThreads, 0, true, stream, ds_params(call));
   const FirstParams p{ds_params(call), gradient_params(call), static_cast<int>(ds_blocks)};
@@ -146,7 +151,9 @@ Status finish_gradients(const TensorBackward& call, cudaStream_t stream) {
   }
   const std::int64_t items = p.db_items + p.da_items + p.dbias_items;
   if (items == 0 || p.runs.num_slots == 0) return {};
-  return launch_tiles(&sum_gradients, divide_up(items, kThreads), kThreads, 0, true, stream, p,
+  // Nothing of this call may be before it: then it must not begin beside what the host runs.
+  const bool overlaps = call.runs.num_rows > 0 && (!call.is_uniform || has_slot(call));
+  return launch_tiles(&sum_gradients, divide_up(items, kThreads), kThreads, 0, overlaps, stream, p,
                       p.runs.num_slots);
 }
 

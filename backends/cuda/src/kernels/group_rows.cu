@@ -3,6 +3,7 @@
 #include <cooperative_groups.h>
 
 #include "general.hpp"
+#include "group_rows.hpp"
 #include "modules.hpp"
 #include "prefill_launch.hpp"
 
@@ -12,7 +13,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kWarps = 32;
+constexpr int kWarps = kGroupWarps;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kMostBlocks = 8;  // of a cluster, everywhere
 // Slots of which the counters of all warps stand in shared memory.
@@ -200,9 +201,7 @@ Status group_rows_of_slots(const std::int32_t* token_slots, std::int64_t num_tok
   LaunchShape shape;
   shape.blocks = blocks;
   shape.threads = kThreads;
-  shape.shared_bytes =
-      static_cast<int>(sizeof(unsigned long long)) * kWarps +
-      static_cast<int>(sizeof(std::int32_t)) * (kWarps * (num_slots | 1) + 2 * num_slots);
+  shape.shared_bytes = group_rows_bytes(num_slots);
   shape.cluster = blocks;
   static std::atomic<std::uint64_t> prepared_cluster{0}, prepared_block{0};
   if (cluster) return launch_shaped(&group_rows<true>, shape, &prepared_cluster, stream, params);
