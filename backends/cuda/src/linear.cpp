@@ -54,6 +54,16 @@ Status decline(const Problem& problem, const char* why) {
                         to_string(problem.op), to_string(problem.options.strategy), why);
 }
 
+// Row blocks that there may well be: between those of segments of one size and as many as there can
+// be.
+std::int64_t likely_blocks(const LinearPlan& plan) noexcept {
+  const std::int64_t most = std::max<std::int64_t>(plan.blocks, 1);
+  if (plan.kind == Grouping::single) return most;
+  const std::int64_t segments = std::clamp<std::int64_t>(plan.active, 1, plan.segments);
+  const std::int64_t even = segments * divide_up(plan.active, segments * kDecodeRows);
+  return (std::min(even, most) + most) / 2;
+}
+
 int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTraits& traits) {
   const TableShape& shape = problem.shape;
   const std::int64_t columns = std::int64_t{shape.num_slices} * shape.max_rank;
@@ -73,8 +83,14 @@ int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTr
   if (low_rank && plan.blocks == 1)
     least = std::min(least, std::max<std::int64_t>(kAloneElements / columns, kLeastK / 2));
   const std::int64_t most = std::max<std::int64_t>(shape.in / least, 1);
-  const std::int64_t wanted = resident * traits.num_sms / std::max<std::int64_t>(plan.blocks, 1);
-  return fitting_splits(problem.bounds.rows, columns, std::clamp<std::int64_t>(wanted, 1, most));
+  const std::int64_t wanted = resident * traits.num_sms / likely_blocks(plan);
+  std::int64_t splits = std::clamp<std::int64_t>(wanted, 1, most);
+  // A block takes as long as its warp with the most groups of columns: no more splits than leave it
+  // that many.
+  const std::int64_t groups = divide_up(shape.in, 64), sharers = low_rank ? 8 : 4;
+  const std::int64_t of_warp = divide_up(groups, sharers * splits);
+  if (of_warp > 1) splits = divide_up(groups, sharers * of_warp);
+  return fitting_splits(problem.bounds.rows, columns, splits);
 }
 
 }  // namespace

@@ -165,7 +165,8 @@ bool takes_ring(const TableShape& shape, DType y, std::int64_t blocks, int tiles
 
 // Tiles a warp makes: as few as keep all blocks resident at once, else few enough that uneven
 // blocks even out; see docs/cuda-kernels.md.
-int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, std::int64_t resident) {
+int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, bool ring,
+                 std::int64_t resident) {
   std::int64_t widest = 0;
   for (int i = 0; i < shape.num_slices; ++i) widest = std::max(widest, shape.out[i]);
   const std::int64_t most = std::max<std::int64_t>(divide_up(widest, kTileStep), 1);
@@ -177,7 +178,7 @@ int choose_tiles(const TableShape& shape, std::int64_t blocks, bool uneven, std:
   std::int64_t tiles = 1;
   while (tiles < most && blocks_with(tiles) > resident) ++tiles;
   if (blocks_with(tiles) <= resident && (!uneven || tiles <= 6)) return static_cast<int>(tiles);
-  return static_cast<int>(std::min<std::int64_t>(most, uneven ? 4 : 8));
+  return static_cast<int>(std::min<std::int64_t>(most, uneven && !ring ? 4 : 8));
 }
 
 }  // namespace
@@ -210,7 +211,7 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   const std::int64_t resident = (ring && shape.max_rank <= 16 ? 3 : 2) * std::int64_t{num_sms};
   params.tiles_per_warp = call.tiles_per_warp > 0
                               ? call.tiles_per_warp
-                              : choose_tiles(shape, blocks, call.uneven, resident);
+                              : choose_tiles(shape, blocks, call.uneven, ring, resident);
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;

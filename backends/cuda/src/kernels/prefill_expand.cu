@@ -41,12 +41,12 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
                                           : row_at<Grouping::segments>(p.rows, block, at);
   }
   constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
-  expand_block<T, TY, kSlabs, kStages>(
-      p, p.entries + block.slot * p.slot_stride, rows, block.count, part, shared,
-      [&](int r, float scaling) {
-        if (p.token_weights != nullptr) scaling *= p.token_weights[rows[r]];
-        return scaling;
-      });
+  expand_block<T, TY, kSlabs, kStages>(p, p.entries + block.slot * p.slot_stride, rows, block.count,
+                                       part, shared, [&](int r, float scaling) {
+                                         if (p.token_weights != nullptr)
+                                           scaling *= p.token_weights[rows[r]];
+                                         return scaling;
+                                       });
 }
 
 template <class T, class TY, int kSlabs>
