@@ -3,6 +3,7 @@
 #include "modules.hpp"
 #include "prefill.hpp"
 #include "prefill_expand_any.cuh"
+#include "prefill_expand_floats.cuh"
 #include "prefill_launch.hpp"
 #include "prefill_outputs.cuh"
 #include "rows.cuh"
@@ -14,7 +15,8 @@ namespace cuda {
 namespace {
 
 template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__ ExpandParams p) {
+__global__ void __launch_bounds__(256, (kSlabs > 4 ? 1 : 2))
+    expand_columns(const __grid_constant__ ExpandParams p) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
   constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
@@ -123,9 +125,9 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
 
   // The thread's pieces of B: every turn of the block's threads is `turn` rows further, 16 or a
   // multiple of 32.
-  constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16;
+  constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16 * (kSlabs > 4 ? 2 : 1);
   const int slabs = __shfl_sync(0xffffffffu, (rank + kSlab - 1) / kSlab, 0);
-  const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : 3;
+  const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : slabs <= 4 ? 3 : 4;
   const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
   const int turn = static_cast<int>(blockDim.x) >> shift;
   const int piece_bytes = min(max(rank - piece * 8, 0), 8) * 2;
@@ -140,7 +142,10 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
       if (i >= turns) break;
       std::uint32_t at = b_offset + static_cast<std::uint32_t>(i * turn * kSlabRowBytes);
       // 16 rows further in B are 4 rows further in the slab.
-      if (kTurns > 1 && turn == 16) {
+      if constexpr (kSlabs > 4) {
+        at = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
+             slab_offset(permuted(n + i * turn), piece % 2);
+      } else if (kTurns > 1 && turn == 16) {
         at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) + static_cast<std::uint32_t>(i / 2 * 1024);
       }
       copy_16(stage + at, b + i * b_turn, piece_bytes);
@@ -162,7 +167,11 @@ __global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__
   Fragment<T> fragments[kSlabs];
   {
     float v[kSlabs][8];
-    load_wide_hidden(p, h, 0, rank, lane, v);
+    if constexpr (kSlabs > 4) {
+      load_slabs_of_hidden(p, h, rank, lane, v);
+    } else {
+      load_wide_hidden(p, h, 0, rank, lane, v);
+    }
     if (rank != kSlabs * kSlab) mask_hidden(0, rank, lane, v);
     float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
     if constexpr (std::is_same_v<T, __half>) {
@@ -249,6 +258,12 @@ int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t 
   return best;
 }
 
+/// Blocks on a multiprocessor.
+int resident_blocks(const TableShape& shape, int rows) {
+  const bool high_rank = shape.max_rank > 4 * kSlab && shape.max_rank <= 8 * kSlab;
+  return high_rank ? 1 : rows == 128 ? 2 : 3;
+}
+
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
@@ -279,7 +294,7 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
       plan.expand_steps > 0
           ? plan.expand_steps
           : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns, device.num_sms,
-                         std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
+                         std::int64_t{device.num_sms} * resident_blocks(shape, plan.expand_rows));
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
     params.first_part[s] = params.parts;
@@ -292,14 +307,24 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
-  const bool few = shape.max_rank <= kSlab;
   const auto run = [&]<class T, class TY>(const T*, const TY*) {
-    return few ? launch_expand<T, TY, 1>(params, row_blocks, plan.expand_rows, overlaps, stream)
-               : launch_expand<T, TY, 4>(params, row_blocks, plan.expand_rows, overlaps, stream);
+    const int slabs = static_cast<int>(divide_up(shape.max_rank, kSlab));
+    if constexpr (std::is_same_v<T, float>) {
+      return slabs == 1   ? launch_floats<TY, 1>(params, row_blocks, overlaps, stream)
+             : slabs <= 4 ? launch_floats<TY, 4>(params, row_blocks, overlaps, stream)
+                          : launch_floats<TY, 8>(params, row_blocks, overlaps, stream);
+    } else {
+      const int rows = plan.expand_rows;
+      return slabs == 1 ? launch_expand<T, TY, 1>(params, row_blocks, rows, overlaps, stream)
+             : slabs > 4 && slabs <= 8
+                 ? launch_expand<T, TY, 8>(params, row_blocks, rows, overlaps, stream)
+                 : launch_expand<T, TY, 4>(params, row_blocks, rows, overlaps, stream);
+    }
   };
   const float* const f32 = nullptr;
   const __half* const f16 = nullptr;
   const __nv_bfloat16* const bf16 = nullptr;
+  if (shape.b_dtype == DType::f32) return y.dtype == DType::f32 ? run(f32, f32) : run(f32, bf16);
   if (shape.b_dtype == DType::f16) return y.dtype == DType::f32 ? run(f16, f32) : run(f16, f16);
   return y.dtype == DType::f32 ? run(bf16, f32) : run(bf16, bf16);
 }
