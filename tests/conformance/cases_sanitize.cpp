@@ -109,7 +109,7 @@ void add_regimes(CaseList& list, Op op) {
     for (const DType x : {DType::bf16, DType::f16}) {
       for (const DType weights : {x, DType::f32}) {
         for (const std::int32_t rank : {8, 16, 32, 64, 128, 256}) {
-          if (rank != 16 && rank != 64 && weights != x) continue;
+          if (rank != 16 && rank != 64 && rank != 128 && weights != x) continue;
           CallSpec spec = make_spec(op, regime, rank);
           set_dtypes(spec, x, weights);
           add(list, spec,
@@ -216,11 +216,16 @@ void add_rest(CaseList& list) {
     set_dtypes(shrink, dtype, dtype);
     shrink.in = 1100;
     add(list, shrink, "long_k/" + of);
-    CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], 64);
-    set_dtypes(linear, dtype, dtype);
-    linear.y = DType::f32;
-    linear.tokens = 600;
-    add(list, linear, "many_rows/" + of + "_y_f32_r64");
+    for (const std::int32_t rank : {16, 64, 128}) {
+      for (const DType weights : {dtype, DType::f32}) {
+        CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+        set_dtypes(linear, dtype, weights);
+        linear.y = DType::f32;
+        linear.tokens = 600;
+        add(list, linear,
+            "many_rows/" + name_of_dtypes(dtype, weights) + "_y_f32_r" + number(rank));
+      }
+    }
     // h given, of a width that no wide access fits.
     CallSpec backward = make_spec(Op::backward, kRegimes[2], 15);
     set_dtypes(backward, dtype, dtype);

@@ -264,6 +264,8 @@ Status expand_many(const Problem& problem, const ManyExpand& change, LinearPlan&
   if (change.rows != 0) {
     if (change.rows == plan.prefill.expand_rows)
       return decline(problem, "that is the built-in choice of rows");
+    if (problem.shape.b_dtype == DType::f32)
+      return decline(problem, "a block has 128 rows (adapters of float32)");
     plan.prefill.expand_rows = change.rows;
   }
   if (change.steps != 0) {

@@ -164,10 +164,12 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
       break;
     case Strategy::tensor_core:
       if (!many_takes) {
-        return decline(problem,
-                       "compute capability 9.0 and a build for 90a, apply_linear or forward "
-                       "without dropout, x, A and B of one dtype "
-                       "(f16 or bf16), batch_invariant off, and at most 1024 slots for tokens");
+        return decline(
+            problem,
+            "compute capability 9.0 and a build for 90a, apply_linear or forward "
+            "without dropout, x, A and B of one dtype (f16 or bf16) or x bf16 and A and B "
+            "f32 of max_rank up to 128, batch_invariant off, and at most 1024 slots for "
+            "tokens");
       }
       break;
     default:

@@ -65,8 +65,8 @@ int CudaBackend::do_list_strategies(StrategyInfo* out, int capacity) const {
         "x f16 or bf16; A and B of x's dtype or f32; at most 1024 slots for tokens");
     if (op == Op::apply_linear || op == Op::forward) {
       add(op, Strategy::tensor_core,
-          "compute capability 9.0; x, A and B of one dtype, f16 or bf16; no dropout; not "
-          "batch-invariant");
+          "compute capability 9.0; x, A and B of one dtype, f16 or bf16, or x bf16, A and B f32 "
+          "and max_rank <= 128; no dropout; not batch-invariant");
     }
   }
   add(Op::apply_linear, Strategy::unfused,

@@ -27,9 +27,12 @@ struct PrefillDevice {
   bool is_hopper = false;  ///< compute capability 9.x: clusters, programmatic dependent launch
 };
 
-/// Whether the kernels compute this at all: x f16 or bf16, A and B of the same dtype, y of it or
-/// f32, and the shared memory of the device. Of a shrink alone y_dtype is x_dtype, of an expand
-/// alone x_dtype is b_dtype.
+/// Ranks that the kernels have room for where A and B are of float32.
+inline constexpr int kPrefillFloatRank = 128;
+
+/// Whether the kernels compute this at all: x f16 or bf16, A and B of the same dtype, or x bf16, A
+/// and B f32 of up to kPrefillFloatRank ranks; y of x's dtype or f32; and the shared memory of the
+/// device.
 bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
                       DType y_dtype) noexcept;
 

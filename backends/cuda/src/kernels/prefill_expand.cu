@@ -3,6 +3,7 @@
 #include "modules.hpp"
 #include "prefill.hpp"
 #include "prefill_expand_block.cuh"
+#include "prefill_expand_floats.cuh"
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
@@ -13,7 +14,8 @@ namespace cuda {
 namespace {
 
 template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, 2) expand_columns(const __grid_constant__ ExpandParams p) {
+__global__ void __launch_bounds__(256, (kSlabs > 4 ? 1 : 2))
+    expand_columns(const __grid_constant__ ExpandParams p) {
   extern __shared__ __align__(256) unsigned char dynamic[];
   const std::uint32_t shared = shared_address(dynamic);
   const int thread = static_cast<int>(threadIdx.x);
@@ -95,6 +97,12 @@ int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t 
   return best;
 }
 
+/// Blocks on a multiprocessor.
+int resident_blocks(const TableShape& shape, int rows) {
+  const bool high_rank = shape.max_rank > 4 * kSlab && shape.max_rank <= 8 * kSlab;
+  return high_rank ? 1 : rows == 128 ? 2 : 3;
+}
+
 }  // namespace
 
 Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, const Grouping& rows,
@@ -125,7 +133,7 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
       plan.expand_steps > 0
           ? plan.expand_steps
           : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns, device.num_sms,
-                         std::int64_t{device.num_sms} * (plan.expand_rows == 128 ? 2 : 3));
+                         std::int64_t{device.num_sms} * resident_blocks(shape, plan.expand_rows));
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
     params.first_part[s] = params.parts;
@@ -138,14 +146,24 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
-  const bool few = shape.max_rank <= kSlab;
   const auto run = [&]<class T, class TY>(const T*, const TY*) {
-    return few ? launch_expand<T, TY, 1>(params, row_blocks, plan.expand_rows, overlaps, stream)
-               : launch_expand<T, TY, 4>(params, row_blocks, plan.expand_rows, overlaps, stream);
+    const int slabs = static_cast<int>(divide_up(shape.max_rank, kSlab));
+    if constexpr (std::is_same_v<T, float>) {
+      return slabs == 1   ? launch_floats<TY, 1>(params, row_blocks, overlaps, stream)
+             : slabs <= 4 ? launch_floats<TY, 4>(params, row_blocks, overlaps, stream)
+                          : launch_floats<TY, 8>(params, row_blocks, overlaps, stream);
+    } else {
+      const int rows = plan.expand_rows;
+      return slabs == 1 ? launch_expand<T, TY, 1>(params, row_blocks, rows, overlaps, stream)
+             : slabs > 4 && slabs <= 8
+                 ? launch_expand<T, TY, 8>(params, row_blocks, rows, overlaps, stream)
+                 : launch_expand<T, TY, 4>(params, row_blocks, rows, overlaps, stream);
+    }
   };
   const float* const f32 = nullptr;
   const __half* const f16 = nullptr;
   const __nv_bfloat16* const bf16 = nullptr;
+  if (shape.b_dtype == DType::f32) return y.dtype == DType::f32 ? run(f32, f32) : run(f32, bf16);
   if (shape.b_dtype == DType::f16) return y.dtype == DType::f32 ? run(f16, f32) : run(f16, f16);
   return y.dtype == DType::f32 ? run(bf16, f32) : run(bf16, bf16);
 }

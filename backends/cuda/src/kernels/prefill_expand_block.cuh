@@ -104,9 +104,9 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
 
   // The thread's pieces of B: every turn of the block's threads is `turn` rows further, 16 or a
   // multiple of 32.
-  constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16;
+  constexpr int kTurns = kSlabs == 1 ? 1 : kCols / 16 * (kSlabs > 4 ? 2 : 1);
   const int slabs = __shfl_sync(0xffffffffu, (rank + kSlab - 1) / kSlab, 0);
-  const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : 3;
+  const int shift = slabs == 1 ? 1 : slabs == 2 ? 2 : slabs <= 4 ? 3 : 4;
   const int piece = thread & ((1 << shift) - 1), n = thread >> shift;
   const int turn = static_cast<int>(blockDim.x) >> shift;
   const int piece_bytes = min(max(rank - piece * 8, 0), 8) * 2;
@@ -121,7 +121,10 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
       if (i >= turns) break;
       std::uint32_t at = b_offset + static_cast<std::uint32_t>(i * turn * kSlabRowBytes);
       // 16 rows further in B are 4 rows further in the slab.
-      if (kTurns > 1 && turn == 16) {
+      if constexpr (kSlabs > 4) {
+        at = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
+             slab_offset(permuted(n + i * turn), piece % 2);
+      } else if (kTurns > 1 && turn == 16) {
         at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) + static_cast<std::uint32_t>(i / 2 * 1024);
       }
       copy_16(stage + at, b + i * b_turn, piece_bytes);
@@ -143,7 +146,11 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   Fragment<T> fragments[kSlabs];
   {
     float v[kSlabs][8];
-    load_wide_hidden(p, h, 0, rank, lane, v);
+    if constexpr (kSlabs > 4) {
+      load_slabs_of_hidden(p, h, rank, lane, v);
+    } else {
+      load_wide_hidden(p, h, 0, rank, lane, v);
+    }
     if (rank != kSlabs * kSlab) mask_hidden(0, rank, lane, v);
     float most[2] = {0.0f, 0.0f}, fit[2], unfit[2];
     if constexpr (std::is_same_v<T, __half>) {

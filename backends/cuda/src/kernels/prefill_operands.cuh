@@ -128,6 +128,27 @@ __device__ __forceinline__ float finite_magnitude(float v) {
   return m <= 3.402823466e38f ? m : 0.0f;
 }
 
+/// h of all ranks, at most four slabs of it on their way at a time.
+template <int kSlabs>
+__device__ __forceinline__ void load_slabs_of_hidden(const ExpandParams& p,
+                                                     const float* const (&h)[2], int rank, int lane,
+                                                     float (&v)[kSlabs][8]) {
+  constexpr int kAtOnce = kSlabs < 4 ? kSlabs : 4;
+#pragma unroll
+  for (int s = 0; s < kSlabs; s += kAtOnce) {
+    if (s * kSlab >= rank) break;
+    load_hidden(p, h, s * kSlab, rank, lane, reinterpret_cast<float(&)[kAtOnce][8]>(v[s]));
+  }
+}
+
+/// The power of two that brings `most` to 2^14 to 2^15, and back.
+__device__ __forceinline__ void fit_f16(float most, float& fit, float& unfit) {
+  const int exponent = static_cast<int>(__float_as_uint(most) >> 23);
+  const int shift = most > 0.0f ? min(14 + 127 - exponent, 126) : 0;
+  fit = __uint_as_float(static_cast<std::uint32_t>(127 + shift) << 23);
+  unfit = __uint_as_float(static_cast<std::uint32_t>(127 - shift) << 23);
+}
+
 /// Powers of two by which the two rows are multiplied so that f16 holds them, and back.
 template <class T>
 __device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[2],
@@ -138,11 +159,7 @@ __device__ __forceinline__ void fit_rows(float most0, float most1, float (&fit)[
     for (int r = 0; r < 2; ++r) {
       most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
       most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
-      // The largest becomes 2^14 to 2^15.
-      const int exponent = static_cast<int>(__float_as_uint(most[r]) >> 23);
-      const int shift = most[r] > 0.0f ? min(14 + 127 - exponent, 126) : 0;
-      fit[r] = __uint_as_float(static_cast<std::uint32_t>(127 + shift) << 23);
-      unfit[r] = __uint_as_float(static_cast<std::uint32_t>(127 - shift) << 23);
+      fit_f16(most[r], fit[r], unfit[r]);
     }
   } else {
     fit[0] = fit[1] = unfit[0] = unfit[1] = 1.0f;

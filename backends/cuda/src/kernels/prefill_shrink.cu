@@ -12,10 +12,10 @@ namespace {
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
 constexpr int kMostSplits = 8;  // each is read by every block of the expand
 
-template <class T, int kRows, int kMost>
+template <class T, class W, int kRows, int kMost>
 __global__ void __launch_bounds__(kThreads, 1)
     shrink_tiles(const __grid_constant__ ShrinkParams p) {
-  using S = Stages<kRows, kMost>;
+  using S = Stages<W, kRows, kMost>;
   extern __shared__ unsigned char dynamic[];
   const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
   wait_for_previous();
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const SliceTiles own =
       slice_tiles(p.entries + block.slot * p.slot_stride, p.num_slices, p.max_rank, lane);
 
-  LoadedRows<T, kRows, kMost> rows;
+  LoadedRows<T, W, kRows, kMost> rows;
   const int ring = S::kRings == 2 ? thread / 128 : 0;
   rows.piece = thread % S::kLoaders % kPieces;
   rows.first_row = thread % S::kLoaders / kPieces;
@@ -54,8 +54,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 
   const int tiles = __shfl_sync(0xffffffffu, own.after, 31);
-  const bool wide =
-      own.rank == 0 || (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 && own.stride % 8 == 0);
+  // Pieces are of eight elements; those of float32 are whole.
+  const bool wide = own.rank == 0 ||
+                    (reinterpret_cast<std::uintptr_t>(own.a) % 16 == 0 &&
+                     (S::kParts == 2 ? own.stride % 4 == 0 && p.in % 8 == 0 : own.stride % 8 == 0));
   const bool all_wide = __all_sync(0xffffffffu, wide) && p.wide_x;
   if (tiles == 0 || (preloads && !all_wide)) {
     commit_copies();
@@ -70,16 +72,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int count = min(of_pass, tiles - first);
     const bool loaded = preloads && first == 0;
     const auto pass = [&]<int kTiles, bool kWide>() {
-      multiply_pass<T, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
-                                                    rows, kWide && loaded);
+      multiply_pass<T, W, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
+                                                       rows, kWide && loaded);
     };
     // Tiles beyond the count are zeros.
     if (!all_wide) {
       pass.template operator()<4, false>();
     } else if constexpr (kMost == 4) {
-      if (count == 1) {
-        pass.template operator()<1, true>();
-      } else if (count == 2) {
+      if (S::kParts == 1 && count == 1) {
+        if constexpr (S::kParts == 1) pass.template operator()<1, true>();
+      } else if (count <= 2) {
         pass.template operator()<2, true>();
       } else if (count == 3) {
         pass.template operator()<3, true>();
@@ -87,8 +89,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         pass.template operator()<4, true>();
       }
     } else if constexpr (kMost == 8) {
-      if (count <= 2) {
-        pass.template operator()<2, true>();
+      if (S::kParts == 1 && count <= 2) {
+        if constexpr (S::kParts == 1) pass.template operator()<2, true>();
       } else if (count <= 4) {
         pass.template operator()<4, true>();
       } else if (count <= 6) {
@@ -108,37 +110,49 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <class T, int kRows, int kMost>
+template <class T, class W, int kRows, int kMost>
 Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&shrink_tiles<T, kRows, kMost>,
+  return launch_shaped(&shrink_tiles<T, W, kRows, kMost>,
                        {.blocks = params.splits,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kThreads,
-                        .shared_bytes = Stages<kRows, kMost>::kBytes + kAlign,
+                        .shared_bytes = Stages<W, kRows, kMost>::kBytes + kAlign,
                         .cluster = params.cluster},
                        &prepared, stream, params);
 }
 
-constexpr int kManyShared = std::max(Stages<64, 8>::kBytes, Stages<128, 12>::kBytes) + kAlign;
+constexpr int kManyShared =
+    std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
+static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
+              Stages<float, 128, 8>::kBytes + kAlign <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
 }
 
 int shrink_rows(const PrefillDevice& device, const TableShape& shape) noexcept {
-  return most_tiles(shape) > 8 && device.shared_bytes >= kManyShared ? 128 : 64;
+  return most_tiles(shape) > (shape.a_dtype == DType::f32 ? 4 : 8) &&
+                 device.shared_bytes >= kManyShared
+             ? 128
+             : 64;
 }
 
 }  // namespace
 
 bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
                       DType y_dtype) noexcept {
-  return device.shared_bytes >= Stages<64, 4>::kBytes + kAlign &&
+  if (shape.in > kMostIn || shape.a_dtype != shape.b_dtype ||
+      (y_dtype != x_dtype && y_dtype != DType::f32))
+    return false;
+  if (shape.a_dtype == DType::f32) {
+    return device.shared_bytes >= kManyShared && x_dtype == DType::bf16 &&
+           shape.max_rank <= kPrefillFloatRank;
+  }
+  return device.shared_bytes >= Stages<__half, 64, 4>::kBytes + kAlign &&
          (x_dtype == DType::f16 || x_dtype == DType::bf16) && shape.a_dtype == x_dtype &&
-         shape.b_dtype == x_dtype && (y_dtype == x_dtype || y_dtype == DType::f32) &&
-         shape.max_rank <= 1024 && shape.in <= kMostIn;
+         shape.max_rank <= 1024;
 }
 
 bool prefill_shrink_takes(const PrefillDevice& device, int rows) noexcept {
@@ -168,7 +182,8 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
     }
   }
   // With more ranks B is as much as y: more rows share it.
-  plan.expand_rows = shape.max_rank > 16 && active_rows > 64 ? 128 : 64;
+  plan.expand_rows =
+      shape.b_dtype == DType::f32 || (shape.max_rank > 16 && active_rows > 64) ? 128 : 64;
   return plan;
 }
 
@@ -199,10 +214,15 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
       row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
-    if (plan.shrink_rows == 128) return launch_shrink<T, 128, 12>(params, row_blocks, stream);
-    return few ? launch_shrink<T, 64, 4>(params, row_blocks, stream)
-               : launch_shrink<T, 64, 8>(params, row_blocks, stream);
+    if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
+    return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, stream)
+               : launch_shrink<T, T, 64, 8>(params, row_blocks, stream);
   };
+  if (shape.a_dtype == DType::f32) {
+    using T = __nv_bfloat16;
+    return plan.shrink_rows == 128 ? launch_shrink<T, float, 128, 8>(params, row_blocks, stream)
+                                   : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
+  }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));
 }

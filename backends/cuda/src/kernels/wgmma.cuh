@@ -53,6 +53,8 @@ __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
 #define RANKFOLD_R24 "%24, %25, %26, %27, %28, %29, %30, %31"
 #define RANKFOLD_R32 "%32, %33, %34, %35, %36, %37, %38, %39"
 #define RANKFOLD_R40 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define RANKFOLD_R48 "%48, %49, %50, %51, %52, %53, %54, %55"
+#define RANKFOLD_R56 "%56, %57, %58, %59, %60, %61, %62, %63"
 #define RANKFOLD_WGMMA(n, type, registers, a, b, c, ...)                                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" c ", 0;\nwgmma.mma_async.sync.aligned.m64n" n \
                "k16.f32." type "." type " {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"     \
@@ -70,6 +72,12 @@ __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
   } else if constexpr (kTiles == 4) {                                                              \
     RANKFOLD_WGMMA("64", type, RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24,      \
                    "32", "33", "34", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16));                     \
+  } else if constexpr (kTiles == 8) {                                                              \
+    RANKFOLD_WGMMA("128", type,                                                                    \
+                   RANKFOLD_R0 "," RANKFOLD_R8 "," RANKFOLD_R16 "," RANKFOLD_R24 "," RANKFOLD_R32  \
+                               "," RANKFOLD_R40 "," RANKFOLD_R48 "," RANKFOLD_R56,                 \
+                   "64", "65", "66", RANKFOLD_F16(d, 0), RANKFOLD_F16(d, 16), RANKFOLD_F16(d, 32), \
+                   RANKFOLD_F16(d, 48));                                                           \
   } else {                                                                                         \
     static_assert(kTiles == 6);                                                                    \
     RANKFOLD_WGMMA("96", type,                                                                     \
@@ -129,6 +137,8 @@ __device__ __forceinline__ void warpgroup_multiply_rows(float* d, const std::uin
 #undef RANKFOLD_R24
 #undef RANKFOLD_R32
 #undef RANKFOLD_R40
+#undef RANKFOLD_R48
+#undef RANKFOLD_R56
 #undef RANKFOLD_F16
 #undef RANKFOLD_F8
 #undef RANKFOLD_F4
@@ -149,6 +159,23 @@ __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint
       const std::uint64_t left = tile_descriptor(x) + 2 * k;
       const std::uint64_t right = tile_descriptor(a + part * 16 * kTileRowBytes) + 2 * k;
       warpgroup_multiply<T, kWide>(sums + part * 8, left, right, k > 0 || adds ? 1 : 0);
+    }
+  }
+  warpgroup_commit();
+}
+/// The same of A in two parts, the smaller first.
+template <class T, int kTiles>
+__device__ __forceinline__ void begin_tiles_of_parts(float (&sums)[kTiles * 8], std::uint32_t x,
+                                                     std::uint32_t high, std::uint32_t low,
+                                                     bool adds) {
+  warpgroup_begin();
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      warpgroup_multiply<T, kTiles>(sums, tile_descriptor(x) + 2 * k,
+                                    tile_descriptor(part == 0 ? low : high) + 2 * k,
+                                    part > 0 || k > 0 || adds ? 1 : 0);
     }
   }
   warpgroup_commit();
@@ -183,6 +210,13 @@ __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint
       multiply<T>(second, left[0], left[1], left[2], left[3], right[2], right[3]);
     }
   }
+}
+template <class T, int kTiles>
+__device__ __forceinline__ void begin_tiles_of_parts(float (&sums)[kTiles * 8], std::uint32_t x,
+                                                     std::uint32_t high, std::uint32_t low,
+                                                     bool adds) {
+  begin_tiles<T, kTiles>(sums, x, low, adds);
+  begin_tiles<T, kTiles>(sums, x, high, true);
 }
 template <int kCount>
 __device__ __forceinline__ void finish_tiles(float (&)[kCount]) {}
