@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all_steps="conformance drawn configurations graph streams never coverage pool second-gpu demo train swap memcheck racecheck initcheck synccheck bench off-grid tune"
+all_steps="conformance drawn configurations graph streams never coverage pool second-gpu bench off-grid tune demo swap memcheck racecheck initcheck synccheck train"
 logs="$root/build/gpu"
 mkdir -p "$logs"
 for step in "$@"; do
@@ -88,7 +88,7 @@ sanitize_step() {
 
 steps=$*
 run_step conformance 300 conformance_test cuda
-run_step drawn 300 conformance_test cuda --drawn 2000
+run_step drawn 300 conformance_test cuda --drawn 500
 for name in configurations graph streams never coverage pool; do
   run_step "$name" 300 "cuda_${name}_test"
 done
@@ -100,16 +100,16 @@ if is_wanted second-gpu; then
     skip_step second-gpu "there is one GPU"
   fi
 fi
+run_step bench 600 rankfold bench --backend cuda --workloads bench/workloads.json --peers bench/peers-h200.json --checks --json "$logs/bench.json"
+run_step off-grid 300 rankfold bench --backend cuda --off-grid --json "$logs/off-grid.json"
+run_step tune 120 rankfold tune --backend cuda --shapes bench/workloads.json --filter decode/l8-qkv -o "$logs/tuning"
 data=examples/01_string_tasks/data
 run_step demo 120 string_tasks --backend cuda --data "$data"
-run_step train 300 train_adapter --backend cuda --data "$data" --out "$logs/adapter"
 run_step swap 60 swap_under_load --backend cuda --seconds 5
 for name in memcheck racecheck initcheck synccheck; do
   sanitize_step "$name" 600
 done
-run_step bench 600 rankfold bench --backend cuda --workloads bench/workloads.json --peers bench/peers-h200.json --checks --json "$logs/bench.json"
-run_step off-grid 300 rankfold bench --backend cuda --off-grid --json "$logs/off-grid.json"
-run_step tune 120 rankfold tune --backend cuda --shapes bench/workloads.json --filter decode/l8-qkv -o "$logs/tuning"
+run_step train 300 train_adapter --backend cuda --data "$data" --out "$logs/adapter"
 
 printf '\ngpu\n%s\n' "$table"
 say "$num_failed steps failed, $num_skipped skipped; logs in build/gpu"

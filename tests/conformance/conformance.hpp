@@ -42,6 +42,9 @@ struct RunOptions {
   std::uint64_t seed = 1;
   /// Leaves out the slow cases, for sanitizers and other slow builds.
   bool quick = false;
+  /// Of the selected cases every num_shards-th, from number `shard` on: processes side by side.
+  int shard = 0;
+  int num_shards = 1;
 };
 
 struct Summary {

@@ -1,6 +1,6 @@
 // The conformance cases of one backend as a test: conformance_test NAME [--filter REGEX] [--quick]
-// [--drawn N] [--first N] [--seed N] [--verbose]. Exit 77: the backend is not of this build or not
-// usable here, unless RANKFOLD_REQUIRE_BACKEND names it.
+// [--shard I/N] [--drawn N] [--first N] [--seed N] [--verbose]. Exit 77: the backend is not of this
+// build or not usable here, unless RANKFOLD_REQUIRE_BACKEND names it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +34,13 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       ++i;
     } else if (text == "--drawn" && next != nullptr) {
       arguments.drawn = std::strtoull(next, nullptr, 10);
+      ++i;
+    } else if (text == "--shard" && next != nullptr) {
+      auto& options = arguments.options;
+      if (std::sscanf(next, "%d/%d", &options.shard, &options.num_shards) != 2 ||
+          options.shard < 0 || options.shard >= options.num_shards) {
+        return false;
+      }
       ++i;
     } else if (text == "--first" && next != nullptr) {
       arguments.first = std::strtoull(next, nullptr, 10);
@@ -76,7 +83,8 @@ int main(int argc, char** argv) {
   arguments.options.seed = *seed;
   if (!parse(argc, argv, arguments)) {
     std::fprintf(stderr,
-                 "usage: %s BACKEND [--filter REGEX | --drawn N [--first N]] [--quick] [--seed N] "
+                 "usage: %s BACKEND [--filter REGEX [--shard I/N] | --drawn N [--first N]] "
+                 "[--quick] [--seed N] "
                  "[--verbose]\n",
                  argv[0]);
     return 2;

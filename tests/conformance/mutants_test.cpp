@@ -2,7 +2,9 @@
 // its deliberately wrong variants.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "conformance.hpp"
 #include "naive_backend.hpp"
@@ -56,6 +58,29 @@ TEST_CASE("drawn calls pass on the plain backend and not on a wrong one") {
   CHECK(judged.failed > 0);
   CHECK(message.find(", ranks ") != std::string::npos);
   CHECK(repeat.find("rankfold check --backend naive --drawn 1 --first ") == 0);
+}
+
+TEST_CASE("shards run each selected case once") {
+  NaiveBackend backend;
+  std::vector<std::string> whole, parts;
+  const auto run = [&](int shard, int num_shards, std::vector<std::string>& names) {
+    RunOptions options;
+    options.shard = shard;
+    options.num_shards = num_shards;
+    (void)run_cases(backend, "^group_tokens/", options, [&](const CaseResult& result) {
+      if (result.name != "backend/name") names.push_back(result.name);
+    });
+  };
+  run(0, 1, whole);
+  for (int shard = 0; shard < 3; ++shard) {
+    const std::size_t before = parts.size();
+    run(shard, 3, parts);
+    CHECK(parts.size() - before >= whole.size() / 3);
+  }
+  std::sort(whole.begin(), whole.end());
+  std::sort(parts.begin(), parts.end());
+  CHECK(whole.size() > 10);
+  CHECK(parts == whole);
 }
 
 TEST_CASE("the first case compares the backend's name with the one asked for") {
