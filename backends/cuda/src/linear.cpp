@@ -61,7 +61,7 @@ std::int64_t likely_blocks(const LinearPlan& plan) noexcept {
   if (plan.kind == Grouping::single) return most;
   const std::int64_t segments = std::clamp<std::int64_t>(plan.active, 1, plan.segments);
   const std::int64_t even = segments * divide_up(plan.active, segments * kDecodeRows);
-  return (std::min(even, most) + most) / 2;
+  return (std::clamp<std::int64_t>(even, 1, most) + most) / 2;
 }
 
 int choose_splits(const LinearPlan& plan, const Problem& problem, const DeviceTraits& traits) {

@@ -136,6 +136,19 @@ TEST_CASE("workspaces grow with every bound") {
   }
 }
 
+TEST_CASE("J2: batches in which no row is active, or in which there is no row, have a plan") {
+  for (const Op op : kOps) {
+    for (Problem problem : problems(op)) {
+      CAPTURE(std::string(to_string(op)));
+      for (const std::int64_t rows : {0, 1, 64, 65, 1000}) {
+        problem.bounds = bounds(rows, rows, std::min<std::int64_t>(rows, 3), 0);
+        CHECK(workspace_bytes(backend(), problem).ok());
+        CHECK(choose(backend(), problem).ok());
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "the chosen strategy is one that the backend lists; every forced one is taken or refused with "
     "a reason") {
