@@ -132,8 +132,13 @@ Status allow_shared_memory(std::size_t bytes) {
     return status;
   const std::uint64_t bit = device < 64 ? std::uint64_t{1} << device : 0;
   if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return {};
-  const cudaError_t error =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes);
+  // Some devices have less, which is enough for most shapes.
+  int most = 0;
+  cudaError_t error =
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) return to_status(error, "cudaDeviceGetAttribute");
+  most = std::min(most, static_cast<int>(kMostBytes));
+  error = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
   if (error == cudaSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
   return to_status(error, "cudaFuncSetAttribute");
 }
