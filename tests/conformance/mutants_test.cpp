@@ -48,7 +48,7 @@ TEST_CASE("drawn calls pass on the plain backend and not on a wrong one") {
     if (result.verdict == Verdict::failed) FAIL_CHECK(result.name << ": " << result.message);
   });
   CHECK(summary.passed == 61);  // and the backend's name
-  NaiveBackend wrong(Mutation::truncates);
+  NaiveBackend wrong(Mutation::forgets_token_weight);
   std::string message, repeat;
   const Summary judged = run_drawn_cases(wrong, 0, 40, {}, [&](const CaseResult& result) {
     if (result.verdict != Verdict::failed) return;
