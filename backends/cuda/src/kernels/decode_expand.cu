@@ -215,6 +215,7 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;
+  params.releases = call.releases ? 1 : 0;
   const std::int64_t size = y.dtype == DType::f32 ? 4 : 2;
   params.wide_y =
       reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * size % 16 == 0 ? 1 : 0;

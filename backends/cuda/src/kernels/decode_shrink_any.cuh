@@ -2,6 +2,7 @@
 // entries say.
 #pragma once
 
+#include "decode_early.cuh"
 #include "decode_shrink_tiles.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -53,6 +54,8 @@ template <class TX, class TA, Lookup kLookup>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
+  if (p.fetches != 0) fetch_early<TA, kLookup>(p);
+  wait_for_previous();
   release_next();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const RowBlock block =

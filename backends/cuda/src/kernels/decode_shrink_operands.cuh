@@ -35,7 +35,8 @@ struct DecodeShrinkParams {
   int kind;
   int num_slices;
   int max_rank;
-  int wide;  ///< rows of x are aligned, and in is a multiple of 64
+  int wide;     ///< rows of x are aligned, and in is a multiple of 64
+  int fetches;  ///< A is asked for before the kernel in front has ended
 };
 
 // Eight consecutive elements of a row of x or A.

@@ -172,6 +172,7 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
     b += b_step;
   }
   wait_for_previous();
+  if (p.releases != 0) release_next();
   const bool keep = p.h_out != nullptr && w.first_chunk;
   float4 rows[2][kSteps];
   if (!kTwo && w.count == 1 && p.pinned == 0) {
@@ -244,6 +245,7 @@ __device__ __forceinline__ void expand_in_groups(const DecodeExpandParams& p, co
                                                  Shared& shared) {
   constexpr int kRanks = 16 * kSteps;
   wait_for_previous();
+  if (p.releases != 0) release_next();
 #pragma unroll 1
   for (int tile = 0; tile < p.tiles_per_warp; ++tile) {
     float total[4][4] = {};
