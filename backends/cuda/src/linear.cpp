@@ -267,8 +267,7 @@ Status LinearCall::shrink(const ConstTensorView& x, const Hidden& h, const Dropo
   const SplitHidden to = split_hidden(h);
   if (plan_.strategy == Strategy::tensor_core) {
     return prefill_shrink(x, table_, grouping_, plan_.kind, plan_.active,
-                          {to.data, to.row_stride, to.split_stride}, plan_.prefill, is_early(),
-                          stream_);
+                          {to.data, to.row_stride, to.split_stride}, plan_.prefill, stream_);
   }
   return decode_shrink(x, table_, grouping_, plan_.kind, plan_.blocks, to,
                        {is_early(), fetches_early()}, stream_);

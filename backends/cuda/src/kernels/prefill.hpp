@@ -63,17 +63,16 @@ struct PartialHidden {
 
 /// h = x A^T for the rows of the grouping (uniform or segments), plan.splits partial sums of it.
 /// Columns past the rank are not written. active_rows: bound of the rows that the grouping has.
-/// early: launched while the kernel before it in the stream ends, for which it waits.
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
                       Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
-                      const PrefillPlan& plan, bool early, cudaStream_t stream);
+                      const PrefillPlan& plan, cudaStream_t stream);
 
 struct PrefillExpandOptions {
   YMode mode = YMode::accumulate;  ///< overwrite: rows of the grouping alone
   bool with_bias = true;
   bool made_h = false;  ///< by this operation: where an entry has no A, nobody has written h
-  /// The kernel before in the stream is the shrink of the same call, which lets this one begin
-  /// beside it when it has waited for what was before: all but h is there.
+  /// The kernel before in the stream is the shrink of the same call (launched without overlap
+  /// itself), so that this one may begin beside it: all but h was there before.
   bool overlaps_shrink = false;
   Hidden h_sum = {};  ///< data not null: the sum of the partial h is written there, too
 };

@@ -111,8 +111,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <class T, class W, int kRows, int kMost>
-Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, bool early,
-                     cudaStream_t stream) {
+Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
   return launch_shaped(&shrink_tiles<T, W, kRows, kMost>,
                        {.blocks = params.splits,
@@ -120,8 +119,7 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, bool e
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kThreads,
                         .shared_bytes = Stages<W, kRows, kMost>::kBytes + kAlign,
-                        .cluster = params.cluster,
-                        .overlaps = early},
+                        .cluster = params.cluster},
                        &prepared, stream, params);
 }
 
@@ -191,7 +189,7 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
 
 Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, const Grouping& rows,
                       Grouping::Kind kind, std::int64_t active_rows, const PartialHidden& h,
-                      const PrefillPlan& plan, bool early, cudaStream_t stream) {
+                      const PrefillPlan& plan, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (active_rows == 0 || shape.max_rank == 0 || shape.num_slices == 0) return {};
   ShrinkParams params{};
@@ -216,16 +214,14 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
       row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
-    if (plan.shrink_rows == 128)
-      return launch_shrink<T, T, 128, 12>(params, row_blocks, early, stream);
-    return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, early, stream)
-               : launch_shrink<T, T, 64, 8>(params, row_blocks, early, stream);
+    if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
+    return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, stream)
+               : launch_shrink<T, T, 64, 8>(params, row_blocks, stream);
   };
   if (shape.a_dtype == DType::f32) {
     using T = __nv_bfloat16;
-    return plan.shrink_rows == 128
-               ? launch_shrink<T, float, 128, 8>(params, row_blocks, early, stream)
-               : launch_shrink<T, float, 64, 4>(params, row_blocks, early, stream);
+    return plan.shrink_rows == 128 ? launch_shrink<T, float, 128, 8>(params, row_blocks, stream)
+                                   : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
   }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));
