@@ -2,7 +2,7 @@
 #include "launch.hpp"
 #include "modules.hpp"
 #include "prefill.hpp"
-#include "prefill_expand_block.cuh"
+#include "prefill_expand_columns.cuh"
 #include "prefill_expand_floats.cuh"
 #include "prefill_launch.hpp"
 #include "rows.cuh"
@@ -12,65 +12,6 @@ RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
 namespace {
-
-template <class T, class TY, int kSlabs>
-__global__ void __launch_bounds__(256, (kSlabs > 4 ? 1 : 2))
-    expand_columns(const __grid_constant__ ExpandParams p) {
-  extern __shared__ __align__(256) unsigned char dynamic[];
-  const std::uint32_t shared = shared_address(dynamic);
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32, warp = thread / 32;
-  const int part = static_cast<int>(blockIdx.x);
-  const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
-  RowBlock block;
-  if (p.kind == Grouping::uniform) {
-    block = blockDim.x == 128 ? find_row_block<Grouping::uniform, 64>(p.rows, index)
-                              : find_row_block<Grouping::uniform, 128>(p.rows, index);
-  } else if (blockDim.x == 128) {
-    block = find_row_block<Grouping::segments, 64>(p.rows, index);
-  } else {
-    block = find_row_block<Grouping::segments, 128>(p.rows, index);
-  }
-  if (block.slot < 0) {
-    wait_for_previous();
-    return;
-  }
-  int rows[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int at = min(warp * kWarpRows + lane / 4 + r * 8, block.count - 1);
-    rows[r] = p.kind == Grouping::uniform ? row_at<Grouping::uniform>(p.rows, block, at)
-                                          : row_at<Grouping::segments>(p.rows, block, at);
-  }
-  constexpr int kStages = kSlabs == 1 ? kFewStages : kManyStages;
-  expand_block<T, TY, kSlabs, kStages>(p, p.entries + block.slot * p.slot_stride, rows, block.count,
-                                       part, shared, [&](int r, float scaling) {
-                                         if (p.token_weights != nullptr)
-                                           scaling *= p.token_weights[rows[r]];
-                                         return scaling;
-                                       });
-}
-
-template <class T, class TY, int kSlabs>
-Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bool overlaps,
-                     cudaStream_t stream) {
-  static std::atomic<std::uint64_t> prepared{0};
-  const int warps = rows / kWarpRows;
-  params.slabs =
-      static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
-  // Where ranks do not fit a stage, the stages hold more slabs than their own.
-  if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
-  const int stage_bytes =
-      kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes + warps * kWarpBytes;
-  return launch_shaped(&expand_columns<T, TY, kSlabs>,
-                       {.blocks = params.parts,
-                        .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
-                        .blocks_z = divide_up(row_blocks, kRowBlocksY),
-                        .threads = warps * 32,
-                        .shared_bytes = (kSlabs == 1 ? kFewStages : kManyStages) * stage_bytes,
-                        .overlaps = overlaps},
-                       &prepared, stream, params);
-}
 
 /// Steps of a block: few enough that the device is full, many enough that beginning a block costs
 /// little. Over eight the blocks at work at a time are of so many rows that memory is slower.
@@ -146,6 +87,15 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
+  // Columns of a slice that is not aligned, or rows of B that are multiples of 8 bytes.
+  bool odd = params.wide_y == 0 || (shape.max_rank % 8 != 0 && shape.max_rank % 4 == 0);
+  std::int64_t column = 0;
+  for (int s = 0; s < shape.num_slices; column += shape.out[s++])
+    odd = odd || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
+  if (odd && shape.b_dtype != DType::f32) {
+    return expand_odd(params, shape.b_dtype, y.dtype, row_blocks, plan.expand_rows, overlaps,
+                      stream);
+  }
   const auto run = [&]<class T, class TY>(const T*, const TY*) {
     const int slabs = static_cast<int>(divide_up(shape.max_rank, kSlab));
     if constexpr (std::is_same_v<T, float>) {
@@ -153,11 +103,7 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
              : slabs <= 4 ? launch_floats<TY, 4>(params, row_blocks, overlaps, stream)
                           : launch_floats<TY, 8>(params, row_blocks, overlaps, stream);
     } else {
-      const int rows = plan.expand_rows;
-      return slabs == 1 ? launch_expand<T, TY, 1>(params, row_blocks, rows, overlaps, stream)
-             : slabs > 4 && slabs <= 8
-                 ? launch_expand<T, TY, 8>(params, row_blocks, rows, overlaps, stream)
-                 : launch_expand<T, TY, 4>(params, row_blocks, rows, overlaps, stream);
+      return launch_slabs<T, TY, false>(params, row_blocks, plan.expand_rows, overlaps, stream);
     }
   };
   const float* const f32 = nullptr;
