@@ -163,8 +163,14 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;
   plan.shared_bytes = device.shared_bytes;
-  plan.shrink_rows = shrink_rows(device, shape);
-  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+  const bool odd = shape.a_dtype != DType::f32 && shape.in % 8 != 0;
+  plan.shrink_rows = odd ? kOddRows : shrink_rows(device, shape);
+  std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+  if (odd) {
+    plan.tile_parts = static_cast<int>(std::clamp<std::int64_t>(
+        device.num_sms / blocks, 1, divide_up(most_tiles(shape), kOddTiles)));
+    blocks *= plan.tile_parts;
+  }
   const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
   plan.splits = static_cast<int>(std::clamp<std::int64_t>(
       device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
@@ -212,6 +218,11 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
                   h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
   const std::int64_t row_blocks =
       row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
+  if (shape.a_dtype != DType::f32 && (params.wide_x == 0 || shape.in % 8 != 0)) {
+    return shrink_odd(params, x.dtype,
+                      row_block_bound(kind, active_rows, rows.max_segments, kOddRows),
+                      plan.tile_parts, stream);
+  }
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
     if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
