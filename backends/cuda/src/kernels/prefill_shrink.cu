@@ -12,7 +12,9 @@ namespace {
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
 constexpr int kMostSplits = 8;  // each is read by every block of the expand
 
-template <class T, class W, int kRows, int kMost>
+/// kSpread: the blocks of a row block and a part of K share the tiles of ranks, gridDim.x / splits
+/// of them.
+template <class T, class W, int kRows, int kMost, bool kSpread>
 __global__ void __launch_bounds__(kThreads, 1)
     shrink_tiles(const __grid_constant__ ShrinkParams p) {
   using S = Stages<W, kRows, kMost>;
@@ -21,7 +23,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_previous();
   release_next();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  const int split = static_cast<int>(blockIdx.x);
+  const int split = static_cast<int>(kSpread ? blockIdx.x % p.splits : blockIdx.x);
   const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
   const RowBlock block = p.kind == Grouping::uniform
                              ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
@@ -66,11 +68,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (tiles == 0) return;
   }
   const int most = all_wide ? kMost : 4;
-  const int passes = (tiles + most - 1) / most;
+  int passes = (tiles + most - 1) / most;
+  const int part = kSpread ? static_cast<int>(blockIdx.x) / p.splits : 0;
+  const int parts = kSpread ? static_cast<int>(gridDim.x) / p.splits : 1;
+  if constexpr (kSpread) passes = max(passes, parts);
   const int of_pass = (tiles + passes - 1) / passes;
-  for (int first = 0; first < tiles; first += of_pass) {
+  const int begin = part * of_pass;
+  for (int first = begin; first < tiles; first += parts * of_pass) {
     const int count = min(of_pass, tiles - first);
-    const bool loaded = preloads && first == 0;
+    const bool loaded = preloads && first == begin;
     const auto pass = [&]<int kTiles, bool kWide>() {
       multiply_pass<T, W, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
                                                        rows, kWide && loaded);
@@ -108,13 +114,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
+  if constexpr (kSpread) {  // x of a block without tiles
+    commit_copies();
+    wait_copies<0>();
+  }
 }
 
-template <class T, class W, int kRows, int kMost>
-Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
+template <class T, class W, int kRows, int kMost, bool kSpread = false>
+Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream,
+                     int parts = 1) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&shrink_tiles<T, W, kRows, kMost>,
-                       {.blocks = params.splits,
+  return launch_shaped(&shrink_tiles<T, W, kRows, kMost, kSpread>,
+                       {.blocks = std::int64_t{params.splits} * parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kThreads,
@@ -226,6 +237,8 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
     if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
+    if (plan.tile_parts > 1)
+      return launch_shrink<T, T, 64, 4, true>(params, row_blocks, stream, plan.tile_parts);
     return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, stream)
                : launch_shrink<T, T, 64, 8>(params, row_blocks, stream);
   };
