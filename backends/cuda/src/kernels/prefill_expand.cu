@@ -88,11 +88,12 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
   // Columns of a slice that is not aligned, or rows of B that are multiples of 8 bytes.
-  bool odd = params.wide_y == 0 || (shape.max_rank % 8 != 0 && shape.max_rank % 4 == 0);
+  bool odd_y = params.wide_y == 0;
   std::int64_t column = 0;
   for (int s = 0; s < shape.num_slices; column += shape.out[s++])
-    odd = odd || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
-  if (odd && shape.b_dtype != DType::f32) {
+    odd_y = odd_y || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
+  if (shape.b_dtype != DType::f32 && (odd_y || shape.max_rank % 8 == 4)) {
+    params.warp_bytes = kWarpBytes + (odd_y && width == 2 ? kTailBytes : 0);
     return expand_odd(params, shape.b_dtype, y.dtype, row_blocks, plan.expand_rows, overlaps,
                       stream);
   }

@@ -61,8 +61,8 @@ Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bo
   const int most_stages = kSlabs == 1 ? kFewStages : kManyStages;
   const int stages =
       params.max_rank > kSlabs * kSlab ? most_stages : std::min(most_stages, params.steps);
-  const int stage_bytes =
-      kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes + warps * y_bytes<TY, kOdd>;
+  const int stage_bytes = kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes +
+                          warps * (kOdd ? params.warp_bytes : kWarpBytes);
   return launch_shaped(&expand_columns<T, TY, kSlabs, kOdd>,
                        {.blocks = params.parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
