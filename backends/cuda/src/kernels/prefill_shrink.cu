@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
 constexpr int kMostSplits = 8;  // each is read by every block of the expand
+constexpr std::int64_t kFewRows = 1024;
+constexpr std::int64_t kFewExpandSteps = 900;
 
 /// kSpread: the blocks of a row block and a part of K share the tiles of ranks, gridDim.x / splits
 /// of them.
@@ -150,6 +152,35 @@ int shrink_rows(const PrefillDevice& device, const TableShape& shape) noexcept {
              : 64;
 }
 
+// Clusters of so many blocks that a device has at a time, a block a multiprocessor: a cluster
+// stands in one of its parts, of which there are eight of 16 multiprocessors or a few more.
+std::int64_t resident_clusters(const PrefillDevice& device, int blocks) noexcept {
+  constexpr int kDeviceParts = 8;
+  return std::int64_t{kDeviceParts} * (device.num_sms / kDeviceParts / blocks);
+}
+
+// Blocks of 64 rows that share the tiles of ranks: one with many tiles has all registers, so that
+// no block of the expand can begin beside it. Few rows leave multiprocessors to those. Clusters add
+// up all of K, as each partial sum costs the expand the latency of a load.
+void plan_shared_tiles(const PrefillDevice& device, const TableShape& shape, std::int64_t blocks,
+                       bool few_rows, PrefillPlan& plan) noexcept {
+  const bool low_rank = shape.max_rank <= 16;
+  const std::int64_t wanted = !few_rows  ? device.num_sms
+                              : low_rank ? device.num_sms / 2
+                                         : device.num_sms * 5 / 6;
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+  plan.shrink_rows = kSharedRows;
+  plan.tile_parts = static_cast<int>(
+      std::clamp<std::int64_t>(wanted / blocks, 1, divide_up(most_tiles(shape), kSharedTiles)));
+  blocks *= plan.tile_parts;
+  plan.splits = static_cast<int>(
+      std::clamp<std::int64_t>(wanted / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
+  if (low_rank || !device.is_hopper) return;
+  while (plan.splits > 1 && blocks > resident_clusters(device, plan.splits)) --plan.splits;
+  plan.cluster = plan.splits;
+  if (plan.cluster == 8 && blocks * 16 <= wanted && chunks >= 16) plan.splits = 16;
+}
+
 }  // namespace
 
 bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
@@ -174,33 +205,37 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;
   plan.shared_bytes = device.shared_bytes;
-  const bool odd = shape.a_dtype != DType::f32 && shape.in % 8 != 0;
-  plan.shrink_rows = odd ? kOddRows : shrink_rows(device, shape);
-  std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
-  if (odd) {
-    plan.tile_parts = static_cast<int>(std::clamp<std::int64_t>(
-        device.num_sms / blocks, 1, divide_up(most_tiles(shape), kOddTiles)));
-    blocks *= plan.tile_parts;
-  }
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
-  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
-      device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
-  (void)kind;
-  (void)max_segments;
-  // Partial sums of high ranks are much to read: clusters add them up, large ones where few of them
-  // leave no multiprocessor without work.
-  if (shape.max_rank > 16 && plan.splits >= 4) {
-    if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
-      if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
-      plan.cluster = 8;
-    } else if (device.is_hopper) {
-      plan.splits -= plan.splits % 2;
-      plan.cluster = 2;
+  const bool of_floats = shape.a_dtype == DType::f32;
+  const bool odd = !of_floats && shape.in % 8 != 0;
+  const bool few_rows = active_rows <= kFewRows;
+  if (!of_floats && (few_rows || odd)) {
+    const std::int64_t blocks = row_block_bound(kind, active_rows, max_segments, kSharedRows);
+    plan_shared_tiles(device, shape, std::max<std::int64_t>(blocks, 1), few_rows, plan);
+  } else {
+    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+    plan.shrink_rows = shrink_rows(device, shape);
+    const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+    plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+        device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
+    // Partial sums of high ranks are much to read: clusters add them up, large ones where few of
+    // them leave no multiprocessor without work.
+    if (shape.max_rank > 16 && plan.splits >= 4) {
+      if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
+        if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
+        plan.cluster = 8;
+      } else if (device.is_hopper) {
+        plan.splits -= plan.splits % 2;
+        plan.cluster = 2;
+      }
     }
   }
-  // With more ranks B is as much as y: more rows share it.
-  plan.expand_rows =
-      shape.b_dtype == DType::f32 || (shape.max_rank > 16 && active_rows > 64) ? 128 : 64;
+  // With more ranks B is as much as y: more rows share it, if that leaves enough blocks.
+  std::int64_t steps = 0;  // of 64 columns of 128 rows
+  for (int s = 0; s < shape.num_slices; ++s) steps += divide_up(shape.out[s], 64);
+  steps *= divide_up(active_rows, 128);
+  const bool shares_b = shape.max_rank > 16 && steps > kFewExpandSteps &&
+                        (active_rows > kFewRows || (shape.max_rank > 64 && active_rows > 64));
+  plan.expand_rows = of_floats || shares_b ? 128 : 64;
   return plan;
 }
 
@@ -231,14 +266,15 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
       row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
   if (shape.a_dtype != DType::f32 && (params.wide_x == 0 || shape.in % 8 != 0)) {
     return shrink_odd(params, x.dtype,
-                      row_block_bound(kind, active_rows, rows.max_segments, kOddRows),
+                      row_block_bound(kind, active_rows, rows.max_segments, kSharedRows),
                       plan.tile_parts, stream);
   }
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
     if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
     if (plan.tile_parts > 1)
-      return launch_shrink<T, T, 64, 4, true>(params, row_blocks, stream, plan.tile_parts);
+      return launch_shrink<T, T, kSharedRows, kSharedTiles, true>(params, row_blocks, stream,
+                                                                  plan.tile_parts);
     return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, stream)
                : launch_shrink<T, T, 64, 8>(params, row_blocks, stream);
   };

@@ -7,7 +7,7 @@ namespace cuda {
 
 namespace {
 
-constexpr int kRows = kOddRows;
+constexpr int kRows = kSharedRows;
 constexpr int kRings = 2;   // each warpgroup has every second stage of K
 constexpr int kPlaces = 2;  // of a stage: matrix instructions read one, the next is written
 constexpr int kRowStep = kThreads / kRings / kPieces;
@@ -195,7 +195,7 @@ Status shrink_odd(const ShrinkParams& params, DType x_dtype, std::int64_t row_bl
   const auto run = [&]<class T>(const T*) {
     return params.num_slices == 1 && params.max_rank <= 16
                ? launch_odd<T, 1>(params, row_blocks, parts, stream)
-               : launch_odd<T, kOddTiles>(params, row_blocks, parts, stream);
+               : launch_odd<T, kSharedTiles>(params, row_blocks, parts, stream);
   };
   return x_dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));

@@ -30,8 +30,9 @@ struct ShrinkParams {
   int wide_h;  // pairs of h at multiples of 8
 };
 
-inline constexpr int kOddRows = 64;  ///< of a block of shrink_odd()
-inline constexpr int kOddTiles = 4;  ///< of 16 ranks that it multiplies at a time
+// Of a block that shares tiles of 16 ranks with others, and how many it multiplies at a time.
+inline constexpr int kSharedRows = 64;
+inline constexpr int kSharedTiles = 4;
 
 /// The shrink where rows of x are no multiples of 16 bytes, or K no multiple of eight: 64 rows a
 /// block, and of each part of K `parts` blocks with every parts-th four tiles of ranks. x and A of
