@@ -226,6 +226,26 @@ void add_rest(CaseList& list) {
             "many_rows/" + name_of_dtypes(dtype, weights) + "_y_f32_r" + number(rank));
       }
     }
+    // Rows of x, A and y of odd length; rows of B that are multiples of eight bytes.
+    for (const std::int32_t rank : {16, 64, 128}) {
+      for (const DType y : {dtype, DType::f32}) {
+        CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+        set_dtypes(linear, dtype, dtype);
+        linear.y = y;
+        linear.tokens = 600;
+        linear.in = 333;
+        linear.out = slices_of(rank == 16 ? 1 : 2, true);
+        add(list, linear, "many_rows/odd_" + of + "_y_" + to_string(y) + "_r" + number(rank));
+      }
+    }
+    for (const std::int32_t rank : {4, 44, 100}) {
+      CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+      set_dtypes(linear, dtype, dtype);
+      linear.tokens = 600;
+      linear.in = 332;
+      linear.out = {200, 72};
+      add(list, linear, "many_rows/eight_bytes_" + of + "_r" + number(rank));
+    }
     // h given, of a width that no wide access fits.
     CallSpec backward = make_spec(Op::backward, kRegimes[2], 15);
     set_dtypes(backward, dtype, dtype);

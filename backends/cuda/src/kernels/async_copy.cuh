@@ -26,6 +26,11 @@ __device__ __forceinline__ void copy_8(std::uint32_t to, const void* from, int b
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+/// 4 bytes, of which the first `bytes` are read.
+__device__ __forceinline__ void copy_4(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

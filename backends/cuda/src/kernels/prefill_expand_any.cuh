@@ -26,9 +26,9 @@ struct Work {
 };
 
 /// Any alignment, any rank, any columns, bias, overwriting.
-template <class T, class TY, int kSlabs, int kStages>
+template <class T, class TY, int kSlabs, int kStages, bool kOdd>
 __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& work,
-                                        const Finish<TY>& start, std::uint32_t shared) {
+                                        const Finish<TY, kOdd>& start, std::uint32_t shared) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
   const int thread = static_cast<int>(threadIdx.x);
@@ -40,16 +40,19 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
             columns = work.columns;
   const int steps = work.steps;
   const int rows[2] = {work.rows[0], work.rows[1]};
-  Finish<TY> to = start;
+  Finish<TY, kOdd> to = start;
 
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
   const std::uint32_t y_offset = bias_offset + kBiasBytes;
   const std::uint32_t stage_bytes =
-      y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kWarpBytes);
+      y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * warp_bytes<kOdd>(p));
   const std::uint32_t own_offset =
-      y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
-  const bool wide_b = reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && b_stride % 8 == 0;
+      y_offset + static_cast<std::uint32_t>(warp * warp_bytes<kOdd>(p) + lane * 16);
+  constexpr int kCopy = RowCopy<kOdd>::kBytes;
+  const bool copies_b =
+      reinterpret_cast<std::uintptr_t>(b) % kCopy == 0 && b_stride % (kCopy / 2) == 0;
+  const RowCopy<kOdd> way(b, b_stride);
   const bool fits = rank <= kSlabs * kSlab;
   const int lane_columns = columns - lane % 4 * 8;
   const auto is_whole = [&](int step) { return to.wide && (step + 1) * kCols <= columns; };
@@ -63,7 +66,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
         : "memory");
   };
   const auto load = [&](std::uint32_t stage, int step, int ahead) {
-    load_b<T, kCols>(stage, b, b_stride, wide_b, first_column + step * kCols, out, 0, rank);
+    load_b<T, kCols>(stage, b, b_stride, copies_b, way, first_column + step * kCols, out, 0, rank);
     load_bias(stage, step);
     if (!p.overwrites)
       load_y(to, ahead, is_whole(step), lane_columns - step * kCols, stage + own_offset);
@@ -173,7 +176,7 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
       const auto load_part = [&](int i) {
         const int from = i * kStageSlabs * kSlab;
         load_b<T, kCols>(shared_b + static_cast<std::uint32_t>(i % 2) * kStageBytes, b, b_stride,
-                         wide_b, column, out, from, min(kStageSlabs * kSlab, rank - from));
+                         copies_b, way, column, out, from, min(kStageSlabs * kSlab, rank - from));
         commit_copies();
       };
       load_bias(shared, step);

@@ -13,13 +13,14 @@ namespace {
 /// entries: of the rows' first slice. rows: the lane's two, of h and of y, of `count` in the block;
 /// past the count the last again. part: of p.parts. strength(r, scaling): f of rows[r]. All threads
 /// call it, with whole warpgroups; who calls it again waits for the block in between.
-template <class T, class TY, int kSlabs, int kStages, class Strength>
+template <class T, class TY, int kSlabs, int kStages, bool kOdd = false, class Strength>
 __device__ __forceinline__ void expand_block(const ExpandParams& p, const AdapterEntry* entries,
                                              const int (&rows)[2], int count, int part,
                                              std::uint32_t shared, const Strength& strength) {
   constexpr int kCols = kColumns<TY>;
   constexpr int kGroups = kCols / 32;
   constexpr int kLanePieces = kWarpBytes / 512;
+  constexpr int kCopy = RowCopy<kOdd>::kBytes;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
   Work<T> work;
@@ -35,7 +36,9 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   work.steps = (work.columns + kCols - 1) / kCols;
   const AdapterEntry* const entry = entries + slice;
 
-  Finish<TY> to;
+  Finish<TY, kOdd> to;
+  if constexpr (kOdd)
+    to.all_left = lane % 4 == 0 && y_column + work.first_column == 0 ? work.columns : -1;
   to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
   to.overwrites = p.overwrites;
 #pragma unroll
@@ -49,9 +52,9 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t y_offset =
       static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes + kBiasBytes);
-  const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * kWarpBytes;
+  const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * warp_bytes<kOdd>(p);
   const std::uint32_t own =
-      shared + y_offset + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
+      shared + y_offset + static_cast<std::uint32_t>(warp * warp_bytes<kOdd>(p) + lane * 16);
   const int steps = work.steps;
   const auto copy_y = [&](std::uint32_t stage_own, int ahead) {
 #pragma unroll
@@ -89,14 +92,14 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   const int rank = work.rank;
   if (!whole_y || to.with_bias || rank == 0 || rank > kSlabs * kSlab ||
       (p.h_sum.data != nullptr && part == p.first_part[slice]) || !p.wide_h ||
-      reinterpret_cast<std::uintptr_t>(work.b) % 16 != 0 || work.b_stride % 8 != 0) {
+      reinterpret_cast<std::uintptr_t>(work.b) % kCopy != 0 || work.b_stride % (kCopy / 2) != 0) {
     commit_copies();
     wait_copies<0>();
     if (rank == 0 && !p.overwrites) {
       wait_for_previous();
     } else {
       const Work<T> copy = work;  // so that the work itself stays in registers
-      const Finish<TY> start = to;
+      const Finish<TY, kOdd> start = to;
       expand_any<T, TY, kSlabs, kStages>(p, copy, start, shared);
     }
     return;
@@ -115,6 +118,7 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   const std::int64_t b_turn = turn * work.b_stride;
   const std::uint32_t b_offset = static_cast<std::uint32_t>(piece / 2 * kCols * kSlabRowBytes) +
                                  slab_offset(permuted(n), piece % 2);
+  const RowCopy<kOdd> way(work.b, work.b_stride);
   const auto copy_b = [&](std::uint32_t stage) {
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
@@ -127,7 +131,7 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
       } else if (kTurns > 1 && turn == 16) {
         at = ((b_offset + (i % 2 * 128)) ^ (i % 2 * 16)) + static_cast<std::uint32_t>(i / 2 * 1024);
       }
-      copy_16(stage + at, b + i * b_turn, piece_bytes);
+      way.copy(stage + at, b + i * b_turn, piece_bytes);
     }
     b += kCols * work.b_stride;
   };

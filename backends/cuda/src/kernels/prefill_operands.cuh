@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "elements.cuh"
-#include "prefill.hpp"
+#include "prefill_expand.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
 
@@ -24,31 +24,6 @@ constexpr unsigned kRowBlocksY = 32768;  // of the grid's y; more go into its z
 /// Columns of a step: 64 of 16 bits, 32 of 32.
 template <class TY>
 constexpr int kColumns = kWarpBytes / kWarpRows / static_cast<int>(sizeof(TY));
-
-struct ExpandParams {
-  PartialHidden h;
-  int partials;
-  int wide_h;  // pairs of h at multiples of 8 bytes
-  Hidden h_sum;
-  const AdapterEntry* entries;
-  std::int64_t slot_stride;
-  Grouping rows;
-  int kind;
-  const float* token_weights;
-  void* y;
-  std::int64_t y_stride;
-  std::int64_t out[kMaxSlices];
-  int first_part[kMaxSlices];  // of a slice; a part is `steps` steps of columns
-  int num_slices;
-  int max_rank;
-  int parts;
-  int steps;
-  int slabs;   // of B in a stage
-  int wide_y;  // rows of y begin at multiples of 16 bytes
-  int overwrites;
-  int with_bias;
-  int made_h;
-};
 
 /// Where the 16-byte half of a row of B stands in a slab. Rows are permuted so that a lane's sums
 /// are eight columns in a row: of every 32 rows, row n is row `permuted(n)` of the slab.
@@ -229,11 +204,36 @@ __device__ __forceinline__ void multiply_slabs(float (&sums)[kGroups][4][4],
 #endif
 }
 
+/// How rows of B are copied where they may be: 16 bytes at a time or, with kOdd, by 8.
+template <bool kOdd>
+struct RowCopy {
+  static constexpr int kBytes = 16;
+
+  __device__ __forceinline__ RowCopy(const void*, std::int64_t) {}
+  /// The first `present` bytes of a piece of 16.
+  __device__ __forceinline__ void copy(std::uint32_t to, const void* from, int present) const {
+    copy_16(to, from, present);
+  }
+};
+template <>
+struct RowCopy<true> {
+  static constexpr int kBytes = 8;
+  bool wide;
+
+  __device__ __forceinline__ RowCopy(const void* b, std::int64_t stride)
+      : wide(reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && stride % 8 == 0) {}
+  __device__ __forceinline__ void copy(std::uint32_t to, const void* from, int present) const {
+    if (wide) return copy_16(to, from, present);
+    copy_8(to, from, min(present, 8));
+    copy_8(to + 8, static_cast<const char*>(from) + (present > 8 ? 8 : 0), max(present - 8, 0));
+  }
+};
+
 /// kRows rows of B from `column` on, ranks [first, first + count), in slabs.
-template <class T, int kRows>
-__device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride, bool wide,
-                                       std::int64_t column, std::int64_t out, int first,
-                                       int count) {
+template <class T, int kRows, bool kOdd>
+__device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_t stride,
+                                       bool copies, const RowCopy<kOdd>& way, std::int64_t column,
+                                       std::int64_t out, int first, int count) {
   const int pieces = (count + kSlab - 1) / kSlab * 2;
   const int shift = 32 - __clz(pieces - 1);  // pieces of a row take 2^shift threads in a row
   for (int i = static_cast<int>(threadIdx.x); i < kRows << shift;
@@ -245,8 +245,8 @@ __device__ __forceinline__ void load_b(std::uint32_t to, const T* b, std::int64_
     const T* const from = present > 0 ? b + (column + n) * stride + first + rank : b;
     const std::uint32_t at = to + static_cast<std::uint32_t>(piece / 2 * kRows * kSlabRowBytes) +
                              slab_offset(permuted(n), piece % 2);
-    if (wide) {
-      copy_16(at, from, present * 2);
+    if (copies) {
+      way.copy(at, from, present * 2);
     } else {
       std::uint32_t v[4];
       gather_16(v, from, present);

@@ -2,7 +2,7 @@
 // memory, and back to its rows.
 #pragma once
 
-#include "prefill_operands.cuh"
+#include "prefill_odd_outputs.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
@@ -10,8 +10,8 @@ namespace cuda {
 namespace {
 
 /// What a lane needs to finish eight columns of two rows.
-template <class TY>
-struct Finish {
+template <class TY, bool kOdd = false>
+struct Finish : RowBegin<kOdd> {
   TY* y[2];  // at the lane's first column of the step
   bool has[2];
   float f[2];      // scaling * token_weight
@@ -21,11 +21,6 @@ struct Finish {
   bool overwrites;
 };
 
-/// The lane's pieces of y in a stage, 512 bytes apart.
-template <class TY>
-__device__ constexpr int piece_index(int group, int r, int i) {
-  return (group * 2 + r) * static_cast<int>(sizeof(TY) / 2) + i;
-}
 /// Elements at any address, `count` of up to eight, into the lane's pieces from `piece` on; and
 /// back.
 template <class TY>
@@ -64,8 +59,8 @@ __device__ __forceinline__ void put_elements(TY* to, std::uint32_t piece, int co
 /// y of the lane's two rows in a group of 32 columns. kPlain: accumulating without a bias, and all
 /// columns are there, at multiples of 16 bytes; else `left` columns are there from the lane's first
 /// on.
-template <class TY, bool kPlain>
-__device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (&sums)[4][4],
+template <class TY, bool kPlain, bool kOdd>
+__device__ __forceinline__ void finish_group(const Finish<TY, kOdd>& to, const float (&sums)[4][4],
                                              int group, int left, std::uint32_t own,
                                              std::uint32_t bias_at) {
   constexpr int kPieces = sizeof(TY) / 2;
@@ -80,7 +75,10 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
       for (int i = 0; i < kPieces; ++i) {
         const uint4 bits =
             load_shared_16(own + static_cast<std::uint32_t>(piece_index<TY>(group, r, i) * 512));
-        const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+        std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+        if constexpr (kOdd && !kPlain) {
+          if (!full) join_words(to.y[r], own, piece_index<TY>(group, r, i), words);
+        }
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
           if constexpr (kPieces == 2) {
@@ -126,6 +124,8 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
     if (full) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) reinterpret_cast<uint4*>(to.y[r] + group * 32)[i] = bits[i];
+    } else if constexpr (kOdd) {
+      put_words(to.y[r] + group * 32, bits, left);
     } else {
       const std::uint32_t piece =
           own + static_cast<std::uint32_t>(piece_index<TY>(group, r, 0) * 512);
@@ -140,8 +140,8 @@ __device__ __forceinline__ void finish_group(const Finish<TY>& to, const float (
 }
 
 /// y of a step into the lane's pieces; `ahead` columns further than to.y.
-template <class TY>
-__device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool whole, int left,
+template <class TY, bool kOdd>
+__device__ __forceinline__ void load_y(const Finish<TY, kOdd>& to, int ahead, bool whole, int left,
                                        std::uint32_t own) {
   constexpr int kGroups = kColumns<TY> / 32;
   constexpr int kPieces = sizeof(TY) / 2;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool who
     }
     return;
   }
-#pragma unroll 1
+#pragma unroll(kOdd ? kGroups : 1)
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -170,7 +170,12 @@ __device__ __forceinline__ void load_y(const Finish<TY>& to, int ahead, bool who
                   reinterpret_cast<const uint4*>(from) + i, 16);
         }
       } else if (to.has[r]) {
-        fetch_elements(from, piece, present);
+        if constexpr (kOdd) {
+          ask_for_words(from, own, piece_index<TY>(group, r, 0), present,
+                        group == 0 && left == to.all_left);
+        } else {
+          fetch_elements(from, piece, present);
+        }
       }
     }
   }
