@@ -209,10 +209,7 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
   const bool odd = !of_floats && shape.in % 8 != 0;
   const bool few_rows = active_rows <= kFewRows;
   if (!of_floats && (few_rows || odd)) {
-    // As many blocks as there can be, or of high ranks, which take longer, as there may well be.
-    const std::int64_t most = row_block_bound(kind, active_rows, max_segments, kSharedRows);
-    const std::int64_t least = divide_up(active_rows, kSharedRows);
-    const std::int64_t blocks = shape.max_rank <= 16 ? most : (most + least) / 2;
+    const std::int64_t blocks = row_block_bound(kind, active_rows, max_segments, kSharedRows);
     plan_shared_tiles(device, shape, std::max<std::int64_t>(blocks, 1), few_rows, plan);
   } else {
     const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
