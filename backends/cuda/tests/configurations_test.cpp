@@ -87,6 +87,12 @@ std::vector<Problem> problems() {
       }
     }
   }
+  // Many rows of few columns.
+  for (const Op op : {Op::apply_linear, Op::forward}) {
+    all.push_back(linear(2048, 8, AddressingMode::grouped, 64));
+    all.back().op = op;
+    all.back().shape.out[0] = 512;
+  }
   for (const auto mode : {ExpertMode::grouped, ExpertMode::gather}) {
     for (const std::int64_t rows : {2, 100, 5000}) all.push_back(experts(rows, mode));
   }
@@ -218,6 +224,35 @@ TEST_CASE("a configuration changes what its name says, and nothing else") {
   pairs.options.configuration = 0;
   CHECK(cuda::experts_configuration(pairs).size == -1);
   CHECK(cuda::experts_configuration(pairs).parts == 0);
+}
+
+TEST_CASE("blocks of few rows, or of a K that is no multiple of eight, share the tiles of ranks") {
+  const auto prefill = [&](const Problem& problem, const char* name = "default") {
+    return plan_of(problem, Strategy::tensor_core, name).prefill;
+  };
+  // Nine row blocks and nine tiles: three blocks have three tiles each.
+  const Problem few = linear(513, 1, AddressingMode::grouped, 48);
+  const cuda::PrefillPlan shared = prefill(few);
+  CHECK(shared.shrink_rows == 64);
+  CHECK(shared.tile_parts == 3);
+  CHECK(shared.splits == 4);
+  CHECK(shared.cluster == 4);
+  CHECK(shared.expand_rows == 64);
+  CHECK(prefill(few, "expand 128 rows").tile_parts == 3);
+  CHECK(prefill(few, "shrink 128 rows").tile_parts == 1);
+  const cuda::PrefillPlan low = prefill(linear(513, 1, AddressingMode::grouped, 16));
+  CHECK(low.tile_parts == 1);
+  CHECK(low.splits == 7);
+  CHECK(low.cluster == 1);
+
+  Problem odd = linear(2048, 8, AddressingMode::grouped, 48);
+  CHECK(prefill(odd).tile_parts == 1);
+  CHECK(prefill(odd).shrink_rows == 128);
+  odd.shape.in = 4095;
+  CHECK(prefill(odd).tile_parts == 3);
+  CHECK(prefill(odd).shrink_rows == 64);
+  const std::int32_t rows = number_of(odd.op, Strategy::tensor_core, "shrink 128 rows");
+  CHECK(refusal(odd, Strategy::tensor_core, rows).find("64 rows") != std::string::npos);
 }
 
 TEST_CASE("a configuration of a backward changes its chunks of rows") {

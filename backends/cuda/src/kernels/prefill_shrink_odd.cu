@@ -115,6 +115,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   Rows rows;
   rows.first_k = (split * p.chunks + min(split, p.chunks_over) + ring) * kStep + piece * 8;
   rows.stages = (chunks - ring + kRings - 1) / kRings;
+  // Both rings pass as many barriers; a stage that is not there is zeros.
+  const int steps = (chunks + kRings - 1) / kRings;
   rows.in = p.in;
   const std::uint32_t base = shared + static_cast<std::uint32_t>(ring * kPlaces * Rows::kBytes);
   rows.to = base + tile_offset(first_row, piece);  // rows kRowStep apart have the same swizzle
@@ -162,9 +164,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       rows.fetch(following, s + 3);
     };
 #pragma unroll 1
-    for (int s = 0; s < rows.stages; s += 2) {
+    for (int s = 0; s < steps; s += 2) {
       step(s, 0, odd);
-      if (s + 1 < rows.stages) step(s + 1, 1, even);
+      if (s + 1 < steps) step(s + 1, 1, even);
     }
     add_stage();
     __syncthreads();

@@ -101,7 +101,6 @@ __device__ __forceinline__ void store_sums(const ShrinkParams& p, const RowBlock
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int group = thread / 128;  // warpgroup
-  const int ring = kRings == 2 ? group : 0;
 
   // A thread's sums stand at [index][thread of the rows]: free of bank conflicts.
   constexpr int kOwners = kRows * 2;
@@ -147,6 +146,7 @@ __device__ __forceinline__ void store_sums(const ShrinkParams& p, const RowBlock
       }
     }
     cluster_barrier();
+    const int ring = kRings == 2 ? group : 0;
     const int rank = cluster_rank();
     float* const h = p.h.data + split / p.cluster * p.h.split_stride;
     float* const h0 = h + batch_row(p, block, row) * p.h.stride;
