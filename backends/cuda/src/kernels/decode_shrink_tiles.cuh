@@ -120,54 +120,41 @@ __device__ __forceinline__ void sum_slowly(int in, const void* const (*rows_of_a
   }
 }
 
+// A part's tiles whose sums stand in shared memory at a time, rows not aligned: `tiles` from place
+// `at` of what the block has listed. Where the split has fewer groups than warps share it, those
+// without help the others with their tiles: what is summed stays the sum of one warp's groups.
+template <int kBatch, class TX, class TA>
+__device__ __forceinline__ void share_slowly(int in, int sharers, int first, int groups,
+                                             const TX* x0, const TX* x1, bool two, int at,
+                                             int tiles, Shared& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, own = warp % sharers;
+  const int busy = min(groups, sharers), batches = (tiles + kBatch - 1) / kBatch;
+#pragma unroll 1
+  for (int item = own; item < busy * batches; item += sharers) {
+    const int sharer = item % busy, from = item / busy * kBatch;
+    const int count = min(tiles - from, kBatch);
+    bool wanted = false;
+    for (int i = 0; i < count; ++i) wanted |= shared.columns.ranks[at + from + i] > 0;
+    if (!wanted) continue;
+    sum_slowly<kBatch, TX, TA>(in, shared.rows_of_a + at + from, count, x0, x1, two, first + sharer,
+                               (groups - sharer + sharers - 1) / sharers, sharers,
+                               shared.sums[warp - own + sharer] + from);
+  }
+  if (own >= busy) {
+    float4* const sums = reinterpret_cast<float4*>(shared.sums[warp]);
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < tiles * kDecodeRows * kTile / 4; i += 32)
+      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+}
+
 // Out of line, where a kernel has many calls of it; nothing is passed that would have to stand in
 // memory.
 template <class TX, class TA>
-__device__ __noinline__ void call_sum_slowly(int in, const void* const (*rows_of_a)[kTile],
-                                             int tiles, const TX* x0, const TX* x1, bool two,
-                                             int first, int groups, int step,
-                                             float (*to)[kDecodeRows][kTile]) {
-  sum_slowly<sizeof(TA) == 2 ? 3 : 2, TX, TA>(in, rows_of_a, tiles, x0, x1, two, first, groups,
-                                              step, to);
-}
-
-// All tiles from `from` on whose sums stand in shared memory at a time, rows not aligned. Where the
-// split has fewer groups than warps share it, those without help the others with their tiles: what
-// is summed stays the sum of one warp's groups.
-template <class TX, class TA, int kTiles, int kParts, bool kCalls>
-__device__ __forceinline__ void share_slowly(const DecodeShrinkParams& p, const TX* x0,
-                                             const TX* x1, bool two, int from, int first_tile,
-                                             Shared& shared) {
-  constexpr int kSharers = kWarps / kParts;
-  constexpr int kBatch = kCalls ? (sizeof(TA) == 2 ? 3 : 2) : 1;
-  const int warp = static_cast<int>(threadIdx.x) / 32, part = warp / kSharers;
-  const int lane = static_cast<int>(threadIdx.x) % 32, own = warp % kSharers;
-  const int groups = groups_of_split(p), sharers = min(groups, kSharers);
-  const int tiles = min(kTiles - from, kSumTiles), batches = (tiles + kBatch - 1) / kBatch;
-  const int begin = part * kTiles + from;
-#pragma unroll 1
-  for (int item = own; item < sharers * batches; item += kSharers) {
-    const int sharer = item % sharers, at = item / sharers * kBatch;
-    const int count = min(tiles - at, kBatch);
-    bool wanted = false;
-    for (int i = 0; i < count; ++i) wanted |= shared.columns.ranks[first_tile + begin + at + i] > 0;
-    if (!wanted) continue;
-    const int of_sharer = (groups - sharer + kSharers - 1) / kSharers;
-    float(*const to)[kDecodeRows][kTile] = shared.sums[part * kSharers + sharer] + at;
-    const void* const(*const rows_of_a)[kTile] = shared.rows_of_a + begin + at;
-    if constexpr (kCalls) {
-      call_sum_slowly<TX, TA>(p.in, rows_of_a, count, x0, x1, two, first_of_split(p) + sharer,
-                              of_sharer, kSharers, to);
-    } else {
-      sum_slowly<kBatch, TX, TA>(p.in, rows_of_a, count, x0, x1, two, first_of_split(p) + sharer,
-                                 of_sharer, kSharers, to);
-    }
-  }
-  if (own >= sharers) {
-    for (int i = lane; i < tiles * kDecodeRows * 2; i += 32) {
-      reinterpret_cast<float4*>(shared.sums[warp])[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-  }
+__device__ __noinline__ void call_share_slowly(int in, int sharers, int first, int groups,
+                                               const TX* x0, const TX* x1, bool two, int at,
+                                               int tiles, Shared* shared) {
+  share_slowly<sizeof(TA) == 2 ? 3 : 2, TX, TA>(in, sharers, first, groups, x0, x1, two, at, tiles,
+                                                *shared);
 }
 
 // The products of the tiles with the rows of the block, summed over the warps that share K, into h.
@@ -195,7 +182,7 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
 #pragma unroll 1
       for (; groups >= kGroups; groups -= kGroups) accumulate<kGroups, kSharers>(a, x, two, sums);
     }
-    if constexpr (kGroups > 2) {
+    if constexpr (kGroups > 3) {
       // What is left at once, too, as far as that goes.
       if (groups >= 2) {
         accumulate<2, kSharers>(a, x, two, sums);
@@ -215,8 +202,14 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   for (int from = 0; from < kTiles; from += kSumTiles) {
     if (from > 0) __syncthreads();
     if (!wide) {
-      share_slowly<TX, TA, kTiles, kParts, kCalls>(p, rows[0], rows[1], two, from, first_tile,
-                                                   shared);
+      const int at = part * kTiles + from, tiles = min(kTiles - from, kSumTiles);
+      if constexpr (kCalls) {
+        call_share_slowly<TX, TA>(p.in, kSharers, first_of_split(p), groups_of_split(p), rows[0],
+                                  rows[1], two, at, tiles, &shared);
+      } else {
+        share_slowly<1, TX, TA>(p.in, kSharers, first_of_split(p), groups_of_split(p), rows[0],
+                                rows[1], two, at, tiles, shared);
+      }
     }
 #pragma unroll
     for (int i = from; wide && i < kTiles && i < from + kSumTiles; ++i) {
