@@ -10,14 +10,17 @@ namespace cuda {
 
 namespace {
 
-// The groups of a split: a warp has every kSharers-th, so that the warps of a block read
-// neighbouring 128 bytes of a row at a time. They are the same whatever the rows.
-__device__ __forceinline__ int first_of_split(const DecodeShrinkParams& p) {
-  const int split = static_cast<int>(blockIdx.y);
-  return split * p.groups_of_split + min(split, p.longer_splits);
-}
-__device__ __forceinline__ int groups_of_split(const DecodeShrinkParams& p) {
-  return p.groups_of_split + (static_cast<int>(blockIdx.y) < p.longer_splits ? 1 : 0);
+// The part of K that a warp of a split has: every kSharers-th group, so that the warps of a block
+// read neighbouring 128 bytes of a row at a time. It is the same whatever the rows.
+template <int kSharers>
+__device__ __forceinline__ void groups_of_warp(const DecodeShrinkParams& p, int& first,
+                                               int& count) {
+  const int split = static_cast<int>(blockIdx.y),
+            warp = static_cast<int>(threadIdx.x) / 32 % kSharers;
+  const int begin = split * p.groups_of_split + min(split, p.longer_splits);
+  const int groups = p.groups_of_split + (split < p.longer_splits ? 1 : 0);
+  first = begin + warp;
+  count = (groups - warp + kSharers - 1) / kSharers;
 }
 
 // sums += x times the tiles over kGroups groups, all asked for before the first is used.
@@ -75,38 +78,29 @@ __device__ __forceinline__ void sum_slowly(int in, const void* const (*rows_of_a
     for (int i = 0; i < groups; ++i) {
       const int group = !ends ? i : i == 0 ? groups - 1 : i - 1;
       const int k = (first + group * step) * kGroup, left = in - k - 8 * t;
-      const auto add = [&]<class X, class A>(X(&rows)[2][2], A(&as)[kBatch][2]) {
+      Loose<TX> rows[2][2];
+      Loose<TA> as[kBatch][2];
 #pragma unroll
-        for (int u = 0; u < 2; ++u) {
-          rows[u][0].load(x0 + k + u * kChunk, left - u * kChunk);
-          rows[u][1].load(x1 + k + u * kChunk, two ? left - u * kChunk : 0);
-        }
+      for (int u = 0; u < 2; ++u) {
+        rows[u][0].load(x0 + k + u * kChunk, left - u * kChunk);
+        rows[u][1].load(x1 + k + u * kChunk, two ? left - u * kChunk : 0);
+      }
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          const TA* const a =
-              static_cast<const TA*>(rows_of_a[min(tile + j, tiles - 1)][g]) + 8 * t + k;
+      for (int j = 0; j < kBatch; ++j) {
+        const TA* const a =
+            static_cast<const TA*>(rows_of_a[min(tile + j, tiles - 1)][g]) + 8 * t + k;
 #pragma unroll
-          for (int u = 0; u < 2; ++u) as[j][u].load(a + u * kChunk, left - u * kChunk);
-        }
-        const Left<TX, TA> low(rows[0][0].get(), rows[0][1].get());
-        const Left<TX, TA> high(rows[1][0].get(), rows[1][1].get());
+        for (int u = 0; u < 2; ++u) as[j][u].load(a + u * kChunk, left - u * kChunk);
+      }
+      const Left<TX, TA> low(rows[0][0].get(), rows[0][1].get());
+      const Left<TX, TA> high(rows[1][0].get(), rows[1][1].get());
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-          float part[4] = {};
-          multiply_chunk<TX>(part, low, as[j][0].get());
-          multiply_chunk<TX>(part, high, as[j][1].get());
+      for (int j = 0; j < kBatch; ++j) {
+        float part[4] = {};
+        multiply_chunk<TX>(part, low, as[j][0].get());
+        multiply_chunk<TX>(part, high, as[j][1].get());
 #pragma unroll
-          for (int c = 0; c < 4; ++c) sums[j][c] += part[c];
-        }
-      };
-      if (k >= kMargin && k + kGroup + kMargin <= in) {
-        Inside<TX> rows[2][2];
-        Inside<TA> as[kBatch][2];
-        add(rows, as);
-      } else {
-        Loose<TX> rows[2][2];
-        Loose<TA> as[kBatch][2];
-        add(rows, as);
+        for (int c = 0; c < 4; ++c) sums[j][c] += part[c];
       }
     }
 #pragma unroll
@@ -120,41 +114,15 @@ __device__ __forceinline__ void sum_slowly(int in, const void* const (*rows_of_a
   }
 }
 
-// A part's tiles whose sums stand in shared memory at a time, rows not aligned: `tiles` from place
-// `at` of what the block has listed. Where the split has fewer groups than warps share it, those
-// without help the others with their tiles: what is summed stays the sum of one warp's groups.
-template <int kBatch, class TX, class TA>
-__device__ __forceinline__ void share_slowly(int in, int sharers, int first, int groups,
-                                             const TX* x0, const TX* x1, bool two, int at,
-                                             int tiles, Shared& shared) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, own = warp % sharers;
-  const int busy = min(groups, sharers), batches = (tiles + kBatch - 1) / kBatch;
-#pragma unroll 1
-  for (int item = own; item < busy * batches; item += sharers) {
-    const int sharer = item % busy, from = item / busy * kBatch;
-    const int count = min(tiles - from, kBatch);
-    bool wanted = false;
-    for (int i = 0; i < count; ++i) wanted |= shared.columns.ranks[at + from + i] > 0;
-    if (!wanted) continue;
-    sum_slowly<kBatch, TX, TA>(in, shared.rows_of_a + at + from, count, x0, x1, two, first + sharer,
-                               (groups - sharer + sharers - 1) / sharers, sharers,
-                               shared.sums[warp - own + sharer] + from);
-  }
-  if (own >= busy) {
-    float4* const sums = reinterpret_cast<float4*>(shared.sums[warp]);
-    for (int i = static_cast<int>(threadIdx.x) % 32; i < tiles * kDecodeRows * kTile / 4; i += 32)
-      sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
-}
-
 // Out of line, where a kernel has many calls of it; nothing is passed that would have to stand in
 // memory.
 template <class TX, class TA>
-__device__ __noinline__ void call_share_slowly(int in, int sharers, int first, int groups,
-                                               const TX* x0, const TX* x1, bool two, int at,
-                                               int tiles, Shared* shared) {
-  share_slowly<sizeof(TA) == 2 ? 3 : 2, TX, TA>(in, sharers, first, groups, x0, x1, two, at, tiles,
-                                                *shared);
+__device__ __noinline__ void call_sum_slowly(int in, const void* const (*rows_of_a)[kTile],
+                                             int tiles, const TX* x0, const TX* x1, bool two,
+                                             int first, int groups, int step,
+                                             float (*to)[kDecodeRows][kTile]) {
+  sum_slowly<sizeof(TA) == 2 ? 3 : 2, TX, TA>(in, rows_of_a, tiles, x0, x1, two, first, groups,
+                                              step, to);
 }
 
 // The products of the tiles with the rows of the block, summed over the warps that share K, into h.
@@ -169,10 +137,11 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   constexpr int kSharers = kWarps / kParts;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
-  const int first = first_of_split(p) + warp % kSharers;
-  int groups = (groups_of_split(p) - warp % kSharers + kSharers - 1) / kSharers;
+  int first, groups;
+  groups_of_warp<kSharers>(p, first, groups);
   const bool two = count > 8;
   const int part = kParts == 1 ? 0 : warp / kSharers;
+  const void* const(*const rows_of_a)[kTile] = shared.rows_of_a + part * kTiles;
   float sums[kTiles][4] = {};
   if (wide) {
     const TX* x[2] = {rows[0] + first * kGroup, rows[1] + first * kGroup};
@@ -201,14 +170,15 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
 #pragma unroll
   for (int from = 0; from < kTiles; from += kSumTiles) {
     if (from > 0) __syncthreads();
+    constexpr int kRest = kTiles < kSumTiles ? kTiles : kSumTiles;
     if (!wide) {
-      const int at = part * kTiles + from, tiles = min(kTiles - from, kSumTiles);
+      const int n = min(kTiles - from, kRest);
       if constexpr (kCalls) {
-        call_share_slowly<TX, TA>(p.in, kSharers, first_of_split(p), groups_of_split(p), rows[0],
-                                  rows[1], two, at, tiles, &shared);
+        call_sum_slowly<TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
+                                kSharers, shared.sums[warp]);
       } else {
-        share_slowly<1, TX, TA>(p.in, kSharers, first_of_split(p), groups_of_split(p), rows[0],
-                                rows[1], two, at, tiles, shared);
+        sum_slowly<1, TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
+                              kSharers, shared.sums[warp]);
       }
     }
 #pragma unroll
