@@ -53,7 +53,7 @@ __device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, const 
                                              bool keep) {
   constexpr int kQuads = kRanks / 4, kOutputs = kRows * kQuads, kGroups = kThreads / kOutputs;
   // What a round of loads takes is latency: the more splits a thread has, the more it asks for.
-  constexpr int kBatch = kGroups <= 2 ? 8 : 4;
+  constexpr int kBatch = kGroups == 1 ? 8 : 4;
   const int thread = static_cast<int>(threadIdx.x);
   const int quad = thread % kQuads, token = thread / kQuads % kRows, group = thread / kOutputs;
   const int r = first + 4 * quad;

@@ -85,52 +85,6 @@ struct Loose<float> {
   }
 };
 
-// The same well inside a row: the aligned 16 bytes around them, which are all of the row. A load of
-// one word of each lane is as much work for the first level of cache as one of 16 bytes.
-constexpr int kMargin = 8;  // elements of the row before and behind a lane's eight
-template <class T>
-struct Inside {
-  static constexpr int kParts = 1 + static_cast<int>(sizeof(T)) / 2;
-  uint4 part[kParts];
-  const T* from;
-  __device__ __forceinline__ void load(const T* p, int left) {
-    from = p;
-    const T* const base =
-        reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(p) & ~std::uintptr_t{15});
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      part[i] = make_uint4(0, 0, 0, 0);
-      load_into_if<false>(part[i], left > 0, base + i * (16 / static_cast<int>(sizeof(T))));
-    }
-  }
-  __device__ __forceinline__ Eight<T> get() const {
-    constexpr int kWords = 2 * static_cast<int>(sizeof(T));
-    const auto bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from));
-    std::uint32_t words[4 * kParts];
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      words[4 * i] = part[i].x;
-      words[4 * i + 1] = part[i].y;
-      words[4 * i + 2] = part[i].z;
-      words[4 * i + 3] = part[i].w;
-    }
-#pragma unroll
-    for (int i = 0; i < kWords + 2; ++i) words[i] = (bits & 8) != 0 ? words[i + 2] : words[i];
-#pragma unroll
-    for (int i = 0; i < kWords + 1; ++i) words[i] = (bits & 4) != 0 ? words[i + 1] : words[i];
-    if constexpr (sizeof(T) == 2) {
-      const unsigned select = (bits & 2) != 0 ? 0x5432 : 0x3210;
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) words[i] = __byte_perm(words[i], words[i + 1], select);
-    }
-    Eight<T> v;
-#pragma unroll
-    for (int i = 0; i < kWords / 4; ++i)
-      v.part[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-    return v;
-  }
-};
-
 // x as the left operand: rows g and g + 8, the 32 k of a chunk.
 template <class TX, class TA>
 struct Left;
