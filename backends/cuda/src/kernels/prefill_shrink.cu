@@ -2,6 +2,7 @@
 #include "modules.hpp"
 #include "prefill.hpp"
 #include "prefill_launch.hpp"
+#include "prefill_shrink_floats.cuh"
 #include "prefill_shrink_tiles.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -123,10 +124,23 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaSt
                        &prepared, stream, params);
 }
 
+Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
+                           cudaStream_t stream) {
+  static std::atomic<std::uint64_t> prepared{0};
+  return launch_shaped(&shrink_parts,
+                       {.blocks = params.splits,
+                        .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
+                        .blocks_z = divide_up(row_blocks, kRowBlocksY),
+                        .threads = kPartThreads,
+                        .shared_bytes = PartStages::kBytes + kAlign,
+                        .cluster = params.cluster},
+                       &prepared, stream, params);
+}
+
 constexpr int kManyShared =
     std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
 static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
-              Stages<float, 128, 8>::kBytes + kAlign <= kManyShared);
+              PartStages::kBytes + kAlign <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
@@ -220,7 +234,7 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   };
   if (shape.a_dtype == DType::f32) {
     using T = __nv_bfloat16;
-    return plan.shrink_rows == 128 ? launch_shrink<T, float, 128, 8>(params, row_blocks, stream)
+    return plan.shrink_rows == 128 ? launch_shrink_parts(params, row_blocks, stream)
                                    : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
   }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
