@@ -226,6 +226,18 @@ void add_rest(CaseList& list) {
             "many_rows/" + name_of_dtypes(dtype, weights) + "_y_f32_r" + number(rank));
       }
     }
+    // The same with weights of float32; in of which no, or no whole stage of 64 is there.
+    for (const std::int32_t rank : {16, 64, 128}) {
+      for (const DType y : {dtype, DType::f32}) {
+        CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+        set_dtypes(linear, dtype, DType::f32);
+        linear.y = y;
+        linear.tokens = 600;
+        linear.in = y == dtype ? 1100 : 333;
+        linear.out = slices_of(2, true);
+        add(list, linear, "many_rows/odd_" + of + "_f32_y_" + to_string(y) + "_r" + number(rank));
+      }
+    }
     // h given, of a width that no wide access fits.
     CallSpec backward = make_spec(Op::backward, kRegimes[2], 15);
     set_dtypes(backward, dtype, dtype);

@@ -1,6 +1,7 @@
 #include "launch.hpp"
 #include "modules.hpp"
 #include "prefill.hpp"
+#include "prefill_expand.hpp"
 #include "prefill_launch.hpp"
 #include "prefill_shrink_floats.cuh"
 #include "prefill_shrink_tiles.cuh"
@@ -140,7 +141,7 @@ Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
 constexpr int kManyShared =
     std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
 static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
-              PartStages::kBytes + kAlign <= kManyShared);
+              PartStages::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
