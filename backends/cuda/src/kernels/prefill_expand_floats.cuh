@@ -33,10 +33,10 @@ __device__ __forceinline__ void load_columns(const FloatBlock& block, std::uint3
   FloatColumns<TY, kSlabs, kOdd, kWide> next;
   const int piece = thread % S::kPieces;
   next.count = min(max(block.rank - piece * 8, 0), 8);
-  next.b = block.b + (next.count > 0 ? block.first_column * block.b_stride + piece * 8 : 0);
+  next.b = block.b;
   next.stride = block.b_stride;
-  next.columns = block.columns;
-  next.column = thread / S::kPieces;
+  next.left = block.columns - thread / S::kPieces;
+  next.from = block.b + (block.first_column + thread / S::kPieces) * block.b_stride + piece * 8;
   // The second level of cache is asked for whole columns, some steps earlier.
   constexpr int kEarlier = 3;
   const auto ask_for = [&](int step) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_columns(const FloatBlock& block, std::uint3
     ask_for(step + kEarlier);
     const std::uint32_t at = shared + static_cast<std::uint32_t>(place * S::kPlaceBytes);
     barrier_wait(shared + static_cast<std::uint32_t>(S::kEmpty + place * 8), turn ^ 1);
-    next.column += S::kCols;
+    next.advance();
     next.store_and_fetch(at);
     if (block.bias != nullptr && thread < S::kCols) {
       const int column = step * S::kCols + thread;
@@ -215,7 +215,13 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     barrier_wait(shared + static_cast<std::uint32_t>(S::kFull + place * 8), turn);
     if (group_has_rows) {
       float sums[kGroups][4][4] = {};
-      begin_float_slabs<kSlabs>(sums, fragments, b, b + S::kPartBytes, lane);
+      if (kSlabs > 1 && rank <= kSlab) {
+        begin_float_slabs<1>(sums, fragments, b, b + S::kPartBytes, lane);
+      } else if (kSlabs > 4 && rank <= 4 * kSlab) {
+        begin_float_slabs<4>(sums, fragments, b, b + S::kPartBytes, lane);
+      } else {
+        begin_float_slabs<kSlabs>(sums, fragments, b, b + S::kPartBytes, lane);
+      }
       ask_for_y(step + kStages - 1, (kStages - 1) * kCols,
                 own + static_cast<std::uint32_t>(last * S::kYBytes));
       end_float_slabs(sums, b + S::kScales + static_cast<std::uint32_t>(lane % 4 * 32));

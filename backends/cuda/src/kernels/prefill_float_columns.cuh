@@ -41,28 +41,31 @@ struct FloatStages {
 template <class TY, int kSlabs, bool kOdd, bool kWide>
 struct FloatColumns {
   using S = FloatStages<TY, kSlabs, kOdd>;
-  const float* b;  // at the thread's piece of its first column
+  const float* b;     // any address
+  const float* from;  // the thread's piece of its first column, of the step that is fetched
   std::int64_t stride;
   int count;  // of the piece's ranks
-  int columns;
-  int column;  // the thread's first of the step that is fetched
+  int left;   // columns from the thread's first one on
   std::uint32_t words[S::kTurns][8];
 
   __device__ __forceinline__ void fetch(int i) {
-    const int c = column + i * S::kTurn;
-    const int present = c < columns ? count : 0;
-    const float* const from = present > 0 ? b + c * stride : b;
+    const int present = i * S::kTurn < left ? count : 0;
+    const float* const at = present > 0 ? from + i * S::kTurn * stride : b;
 #pragma unroll
     for (int j = 0; j < 8; ++j) words[i][j] = 0u;
     if constexpr (kWide) {
-      load_four_if(*reinterpret_cast<std::uint32_t(*)[4]>(&words[i][0]), present >= 4, from);
-      load_four_if(*reinterpret_cast<std::uint32_t(*)[4]>(&words[i][4]), present >= 8, from + 4);
+      load_four_if(*reinterpret_cast<std::uint32_t(*)[4]>(&words[i][0]), present >= 4, at);
+      load_four_if(*reinterpret_cast<std::uint32_t(*)[4]>(&words[i][4]), present >= 8, at + 4);
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        if (j < present) words[i][j] = __float_as_uint(from[j]);
+        if (j < present) words[i][j] = __float_as_uint(at[j]);
       }
     }
+  }
+  __device__ __forceinline__ void advance() {
+    from += S::kCols * stride;
+    left -= S::kCols;
   }
   /// Into a place; each piece is fetched anew as soon as it is stored.
   __device__ __forceinline__ void store_and_fetch(std::uint32_t place) {
@@ -133,11 +136,11 @@ struct FloatColumns {
   }
 };
 
-/// sums += h B^T over all slabs, begun; the largest products last.
+/// sums += h B^T over kSlabs slabs, begun; the largest products last.
 template <int kSlabs, int kGroups>
 __device__ __forceinline__ void begin_float_slabs(float (&sums)[kGroups][4][4],
-                                                  const Fragment<__half> (&h)[kSlabs],
-                                                  std::uint32_t high, std::uint32_t low, int lane) {
+                                                  const Fragment<__half>* h, std::uint32_t high,
+                                                  std::uint32_t low, int lane) {
   constexpr int kSlabBytes = kGroups * 32 * kSlabRowBytes;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   (void)lane;

@@ -125,15 +125,16 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaSt
                        &prepared, stream, params);
 }
 
+template <int kRows>
 Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
                            cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&shrink_parts,
+  return launch_shaped(&shrink_parts<PartStages<kRows>>,
                        {.blocks = params.splits,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
-                        .threads = kPartThreads,
-                        .shared_bytes = PartStages::kBytes + kAlign,
+                        .threads = PartStages<kRows>::kThreads,
+                        .shared_bytes = PartStages<kRows>::kBytes + kAlign,
                         .cluster = params.cluster},
                        &prepared, stream, params);
 }
@@ -141,7 +142,8 @@ Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
 constexpr int kManyShared =
     std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
 static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
-              PartStages::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
+              PartStages<128>::kBytes + kAlign <= kManyShared &&
+              PartStages<192>::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
@@ -171,7 +173,7 @@ bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DTyp
 }
 
 bool prefill_shrink_takes(const PrefillDevice& device, int rows) noexcept {
-  return rows == 64 || (rows == 128 && device.shared_bytes >= kManyShared);
+  return rows == 64 || (rows >= 128 && device.shared_bytes >= kManyShared);
 }
 
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
@@ -235,8 +237,9 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   };
   if (shape.a_dtype == DType::f32) {
     using T = __nv_bfloat16;
-    return plan.shrink_rows == 128 ? launch_shrink_parts(params, row_blocks, stream)
-                                   : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
+    return plan.shrink_rows == 192   ? launch_shrink_parts<192>(params, row_blocks, stream)
+           : plan.shrink_rows == 128 ? launch_shrink_parts<128>(params, row_blocks, stream)
+                                     : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
   }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));

@@ -11,18 +11,19 @@ namespace cuda {
 
 namespace {
 
-constexpr int kPartThreads = 384;
-constexpr int kMultipliers = 256;  // the first threads of them
-constexpr int kLoaders = kPartThreads - kMultipliers;
-
-// Of 65536: 256 x 208 and 128 x 96.
-constexpr int kMultiplierRegisters = 208, kLoaderRegisters = 96;
+constexpr int kLoaders = 128;  // the last threads of a block
 
 /// How the stages stand in shared memory. x is asked for kAhead stages before its A is stored.
+template <int kBlockRows>
 struct PartStages {
-  static constexpr int kRows = 128;
+  static constexpr int kRows = kBlockRows;
+  static constexpr int kMultipliers = kRows * 2;
+  static constexpr int kThreads = kMultipliers + kLoaders;
+  // Of 64512: 256 x 200 and 128 x 104, of 65536: 384 x 152 and 128 x 56.
+  static constexpr int kMultiplierRegisters = kRows == 128 ? 200 : 152;
+  static constexpr int kLoaderRegisters = kRows == 128 ? 104 : 56;
   static constexpr int kMost = 8;  // tiles of a pass
-  static constexpr int kAPlaces = 3, kXPlaces = 6;
+  static constexpr int kAPlaces = kRows == 128 ? 3 : 2, kXPlaces = kRows == 128 ? 6 : 5;
   static constexpr int kAhead = kXPlaces - kAPlaces;
   static constexpr int kXBytes = kRows * kTileRowBytes;
   static constexpr int kPartBytes = kMost * 16 * kTileRowBytes;
@@ -36,11 +37,12 @@ struct PartStages {
 };
 
 /// Where a warpgroup stands in the rings; goes on over all passes.
+template <class S>
 struct RingPlace {
   int a = 0, a_turn = 0, x = 0;
   __device__ __forceinline__ void advance() {
-    x = x == PartStages::kXPlaces - 1 ? 0 : x + 1;
-    if (++a == PartStages::kAPlaces) {
+    x = x == S::kXPlaces - 1 ? 0 : x + 1;
+    if (++a == S::kAPlaces) {
       a = 0;
       a_turn ^= 1;
     }
@@ -73,6 +75,7 @@ struct WeightWords {
   }
   /// As sums of two parts of bf16, 8 bytes each. `most` becomes NaN where an infinity left a
   /// smaller part of NaN: mend().
+  template <int kPartBytes>
   __device__ __forceinline__ void store(std::uint32_t to, __nv_bfloat162& most) const {
     std::uint32_t high[2], low[2];
 #pragma unroll
@@ -84,39 +87,39 @@ struct WeightWords {
       most = __hmax2_nan(most, pair);
     }
     store_shared_8(to, high);
-    store_shared_8(to + PartStages::kPartBytes, low);
+    store_shared_8(to + kPartBytes, low);
   }
   /// The smaller parts of infinities, as they were stored: zero.
-  __device__ static void mend(std::uint32_t to) {
+  __device__ static void mend(std::uint32_t to, int part_bytes) {
     std::uint32_t high[2], low[2];
     load_shared_8(high, to);
-    load_shared_8(low, to + PartStages::kPartBytes);
+    load_shared_8(low, to + part_bytes);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if ((high[i] & 0x7fffu) == 0x7f80u) low[i] &= 0xffff0000u;
       if ((high[i] & 0x7fff0000u) == 0x7f800000u) low[i] &= 0xffffu;
     }
-    store_shared_8(to + PartStages::kPartBytes, low);
+    store_shared_8(to + part_bytes, low);
   }
 };
 
 /// The loading warpgroup in a pass: tiles first_tile.. (count of them).
-template <int kTiles, bool kWide>
+template <class S, int kTiles, bool kWide>
 __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBlock& block,
                                             const SliceTiles& own, std::uint32_t shared,
                                             int first_tile, int count, const PartOfK& k,
-                                            RingPlace& place) {
-  using S = PartStages;
+                                            RingPlace<S>& place) {
   using T = __nv_bfloat16;
   constexpr int kFours = 16;  // fours of a row of a stage: neighbouring threads
   constexpr int kRowStep = kLoaders / kFours;
-  const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
+  const int thread = static_cast<int>(threadIdx.x) - S::kMultipliers;
 
-  RingPlace x_place = place;
+  RingPlace<S> x_place = place;
   const int piece = thread % kPieces;
-  {
-    const T* const row = static_cast<const T*>(p.x) + batch_row(p, block, thread) * p.x_stride;
-    store_address(shared + static_cast<std::uint32_t>(S::kXRows + thread * 8), row);
+#pragma unroll 1
+  for (int i = thread; i < S::kRows; i += kLoaders) {
+    const T* const row = static_cast<const T*>(p.x) + batch_row(p, block, i) * p.x_stride;
+    store_address(shared + static_cast<std::uint32_t>(S::kXRows + i * 8), row);
   }
   const std::uint32_t x_rows =
       shared + static_cast<std::uint32_t>(S::kXRows + thread / kPieces * 8);
@@ -126,7 +129,8 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
     const int bytes = bytes_at<T>(p.in, at, piece);
     const std::uint32_t to = shared + static_cast<std::uint32_t>(x_place.x * S::kXBytes) + x_offset;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < S::kRows / 16; ++i) {
+      if (i * 16 >= block.count) break;  // of rows that are not there nothing is stored
       const T* const row = load_address<T>(x_rows + i * 16 * 8);
       load_piece<kWide>(to + static_cast<std::uint32_t>(i * 16 * kTileRowBytes),
                         row + (bytes > 0 ? at + piece * 8 : 0), bytes);
@@ -156,17 +160,21 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
         min(min(k.stages - stage, kEarlier) * kStep, p.in - k.first - stage * kStep);
     prefetch_bulk(ahead + stage * kStep, elements * 4);
   };
-  WeightWords fetched[2 * kTiles];
+  // On their way: all of a stage or half of it.
+  constexpr int kTurns = 2 * kTiles;
+  constexpr int kAtOnce = S::kLoaderRegisters < 96 && kTurns > 8 ? kTurns / 2 : kTurns;
+  WeightWords fetched[kAtOnce];
   const auto present = [&](int stage) {
     return stage < k.stages ? min(max(p.in - k.first - stage * kStep - four * 4, 0), 4) : 0;
   };
   const auto fetch = [&](int i, int stage, int elements) {
     const float* const row = load_address<float>(a_rows + i * kRowStep * 8);
-    fetched[i].template fetch<kWide>(row + stage * kStep + four * 4, row != nullptr ? elements : 0);
+    fetched[i % kAtOnce].template fetch<kWide>(row + stage * kStep + four * 4,
+                                               row != nullptr ? elements : 0);
   };
 
 #pragma unroll
-  for (int i = 0; i < 2 * kTiles; ++i) fetch(i, 0, present(0));
+  for (int i = 0; i < kAtOnce; ++i) fetch(i, 0, present(0));
   ask_for_a(1);
 #pragma unroll 1
   for (int s = 0; s < S::kAhead; ++s) {
@@ -180,17 +188,24 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
     commit_copies();
     if (s % kEarlier == 0) ask_for_a(s + 1 + kEarlier);
     const std::uint32_t to = shared + a_offset + static_cast<std::uint32_t>(place.a * S::kABytes);
-    const int next = present(s + 1);
+    const int rest = present(s), next = present(s + 1);
     __nv_bfloat162 most = __float2bfloat162_rn(0.0f);
 #pragma unroll
-    for (int i = 0; i < 2 * kTiles; ++i) {
-      fetched[i].store(to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes), most);
-      fetch(i, s + 1, next);
+    for (int i = 0; i < kTurns; ++i) {
+      fetched[i % kAtOnce].template store<S::kPartBytes>(
+          to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes), most);
+      if (i + kAtOnce < kTurns) {
+        fetch(i + kAtOnce, s, rest);
+      } else {
+        fetch(i + kAtOnce - kTurns, s + 1, next);
+      }
     }
     if (!__hbeq2(most, most)) {
 #pragma unroll 1
-      for (int i = 0; i < 2 * kTiles; ++i)
-        WeightWords::mend(to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes));
+      for (int i = 0; i < kTurns; ++i) {
+        WeightWords::mend(to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes),
+                          S::kPartBytes);
+      }
     }
     wait_copies<S::kAhead>();
     publish_to_matrices();
@@ -203,11 +218,10 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
 
 /// A multiplying warpgroup in a pass. Matrix instructions cut off what they add; over all of K that
 /// would be seen in h. They make sums of few stages, and instructions that round add those up.
-template <int kTiles>
+template <class S, int kTiles>
 __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::uint32_t shared,
                                                 int stages, int group, bool has_rows,
-                                                RingPlace& place) {
-  using S = PartStages;
+                                                RingPlace<S>& place) {
   constexpr int kRun = kTiles > 4 ? 4 : 2;
   const bool leads = threadIdx.x % 32 == 0;
   const auto free_place = [&](int a) {
@@ -251,7 +265,7 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::
 
 /// h of a multiplying thread's rows, summed over the cluster, after the block's barrier; the
 /// loading warpgroup calls pass_cluster_barriers() meanwhile.
-template <int kTiles>
+template <class S, int kTiles>
 __device__ __forceinline__ void store_hidden(const ShrinkParams& p, const RowBlock& block,
                                              const SliceTiles& own, std::uint32_t shared,
                                              int first_tile, int count, int split,
@@ -267,7 +281,7 @@ __device__ __forceinline__ void store_hidden(const ShrinkParams& p, const RowBlo
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (p.cluster > 1) {
     const auto pair_at = [&](int pair) {
-      return shared + static_cast<std::uint32_t>((pair * kMultipliers + thread) * 8);
+      return shared + static_cast<std::uint32_t>((pair * S::kMultipliers + thread) * 8);
     };
 #pragma unroll
     for (int i = 0; i < kTiles * 4; ++i) {
@@ -317,17 +331,16 @@ __device__ __forceinline__ void pass_cluster_barriers(const ShrinkParams& p) {
 #endif
 }
 
-__global__ void __launch_bounds__(kPartThreads, 1)
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
     shrink_parts(const __grid_constant__ ShrinkParams p) {
-  using S = PartStages;
-  using T = __nv_bfloat16;
   extern __shared__ unsigned char dynamic[];
   const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   if (thread == 0) {
     for (int i = 0; i < S::kAPlaces; ++i) {
       barrier_init(shared + static_cast<std::uint32_t>(S::kFull + i * 8), kLoaders);
-      barrier_init(shared + static_cast<std::uint32_t>(S::kEmpty + i * 8), kMultipliers / 32);
+      barrier_init(shared + static_cast<std::uint32_t>(S::kEmpty + i * 8), S::kMultipliers / 32);
     }
     barrier_publish();
   }
@@ -357,7 +370,7 @@ __global__ void __launch_bounds__(kPartThreads, 1)
   const int most = all_wide ? S::kMost : 4;
   const int passes = (tiles + most - 1) / most;
   const int of_pass = (tiles + passes - 1) / passes;
-  RingPlace place;
+  RingPlace<S> place;
   const auto each_pass = [&](const auto& pass) {
     for (int first = 0; first < tiles; first += of_pass) {
       const int count = min(of_pass, tiles - first);
@@ -375,20 +388,20 @@ __global__ void __launch_bounds__(kPartThreads, 1)
       __syncthreads();  // before the next pass fills shared memory
     }
   };
-  if (thread < kMultipliers) {
-    take_registers<kMultiplierRegisters>();
+  if (thread < S::kMultipliers) {
+    take_registers<S::kMultiplierRegisters>();
     const int group = thread / 128;
     const bool has_rows = group * 64 < block.count;
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
       float sums[kTiles * 8] = {};
-      multiply_stages<kTiles>(sums, shared, k.stages, group, has_rows, place);
+      multiply_stages<S, kTiles>(sums, shared, k.stages, group, has_rows, place);
       __syncthreads();
-      store_hidden<kTiles>(p, block, own, shared, first, count, split, sums);
+      store_hidden<S, kTiles>(p, block, own, shared, first, count, split, sums);
     });
   } else {
-    leave_registers<kLoaderRegisters>();
+    leave_registers<S::kLoaderRegisters>();
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
-      load_stages<kTiles, kWide>(p, block, own, shared, first, count, k, place);
+      load_stages<S, kTiles, kWide>(p, block, own, shared, first, count, k, place);
       __syncthreads();
       pass_cluster_barriers(p);
     });
