@@ -60,7 +60,6 @@ __device__ __forceinline__ void load_columns(const FloatBlock& block, std::uint3
       const float v = column < block.columns ? block.bias[block.first_column + column] : 0.0f;
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + S::kBias + thread * 4), "f"(v) : "memory");
     }
-    publish_to_matrices();
     barrier_arrive(shared + static_cast<std::uint32_t>(S::kFull + place * 8));
     if (++place == S::kPlaces) {
       place = 0;
@@ -214,6 +213,8 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     const std::uint32_t empty = shared + static_cast<std::uint32_t>(S::kEmpty + place * 8);
     barrier_wait(shared + static_cast<std::uint32_t>(S::kFull + place * 8), turn);
     if (group_has_rows) {
+      // Not by who wrote it: the fence waits for all loads that its thread has under way.
+      publish_to_matrices();
       float sums[kGroups][4][4] = {};
       if (kSlabs > 1 && rank <= kSlab) {
         begin_float_slabs<1>(sums, fragments, b, b + S::kPartBytes, lane);

@@ -12,6 +12,7 @@ namespace cuda {
 namespace {
 
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
+constexpr std::int64_t kFewFloatRows = 1024;
 constexpr int kMostSplits = 8;  // each is read by every block of the expand
 
 template <class T, class W, int kRows, int kMost>
@@ -125,16 +126,15 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaSt
                        &prepared, stream, params);
 }
 
-template <int kRows>
 Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
                            cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&shrink_parts<PartStages<kRows>>,
+  return launch_shaped(&shrink_parts,
                        {.blocks = params.splits,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
-                        .threads = PartStages<kRows>::kThreads,
-                        .shared_bytes = PartStages<kRows>::kBytes + kAlign,
+                        .threads = PartStages::kThreads,
+                        .shared_bytes = PartStages::kBytes + kAlign,
                         .cluster = params.cluster},
                        &prepared, stream, params);
 }
@@ -142,8 +142,7 @@ Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
 constexpr int kManyShared =
     std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
 static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
-              PartStages<128>::kBytes + kAlign <= kManyShared &&
-              PartStages<192>::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
+              PartStages::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
@@ -173,7 +172,7 @@ bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DTyp
 }
 
 bool prefill_shrink_takes(const PrefillDevice& device, int rows) noexcept {
-  return rows == 64 || (rows >= 128 && device.shared_bytes >= kManyShared);
+  return rows == 64 || (rows == 128 && device.shared_bytes >= kManyShared);
 }
 
 PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, Grouping::Kind kind,
@@ -189,8 +188,14 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
   (void)max_segments;
   // Partial sums of high ranks are much to read: clusters add them up, large ones where few of them
   // leave no multiprocessor without work.
-  if (shape.max_rank > 16 && plan.splits >= 4) {
-    if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
+  // Weights of float32: blocks take long, so that more and shorter ones are even where segments or
+  // ranks are not.
+  const bool of_floats = shape.a_dtype == DType::f32;
+  if (of_floats && shape.max_rank > 64 && chunks >= 32 && device.is_hopper) {
+    plan.splits = plan.cluster = 8;
+  } else if (shape.max_rank > 16 && plan.splits >= 4) {
+    const bool few = blocks * plan.splits <= 64 || (of_floats && active_rows <= kFewFloatRows);
+    if (plan.splits == 8 && few && device.is_hopper) {
       if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
       plan.cluster = 8;
     } else if (device.is_hopper) {
@@ -237,9 +242,8 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   };
   if (shape.a_dtype == DType::f32) {
     using T = __nv_bfloat16;
-    return plan.shrink_rows == 192   ? launch_shrink_parts<192>(params, row_blocks, stream)
-           : plan.shrink_rows == 128 ? launch_shrink_parts<128>(params, row_blocks, stream)
-                                     : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
+    return plan.shrink_rows == 128 ? launch_shrink_parts(params, row_blocks, stream)
+                                   : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
   }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))
                                : run(static_cast<const __nv_bfloat16*>(nullptr));

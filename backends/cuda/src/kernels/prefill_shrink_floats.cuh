@@ -14,16 +14,15 @@ namespace {
 constexpr int kLoaders = 128;  // the last threads of a block
 
 /// How the stages stand in shared memory. x is asked for kAhead stages before its A is stored.
-template <int kBlockRows>
 struct PartStages {
-  static constexpr int kRows = kBlockRows;
+  static constexpr int kRows = 128;
   static constexpr int kMultipliers = kRows * 2;
   static constexpr int kThreads = kMultipliers + kLoaders;
-  // Of 64512: 256 x 200 and 128 x 104, of 65536: 384 x 152 and 128 x 56.
-  static constexpr int kMultiplierRegisters = kRows == 128 ? 200 : 152;
-  static constexpr int kLoaderRegisters = kRows == 128 ? 104 : 56;
+  // All threads begin with 168: 256 x 200 and 128 x 104 are as many.
+  static constexpr int kMultiplierRegisters = 200;
+  static constexpr int kLoaderRegisters = 104;
   static constexpr int kMost = 8;  // tiles of a pass
-  static constexpr int kAPlaces = kRows == 128 ? 3 : 2, kXPlaces = kRows == 128 ? 6 : 5;
+  static constexpr int kAPlaces = 3, kXPlaces = 6;
   static constexpr int kAhead = kXPlaces - kAPlaces;
   static constexpr int kXBytes = kRows * kTileRowBytes;
   static constexpr int kPartBytes = kMost * 16 * kTileRowBytes;
@@ -37,8 +36,8 @@ struct PartStages {
 };
 
 /// Where a warpgroup stands in the rings; goes on over all passes.
-template <class S>
 struct RingPlace {
+  using S = PartStages;
   int a = 0, a_turn = 0, x = 0;
   __device__ __forceinline__ void advance() {
     x = x == S::kXPlaces - 1 ? 0 : x + 1;
@@ -65,7 +64,7 @@ struct WeightWords {
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = 0u;
     if constexpr (kWide) {
-      load_four_if(words, count > 0, from);
+      load_four_in_order(words, count > 0, from);
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -104,17 +103,18 @@ struct WeightWords {
 };
 
 /// The loading warpgroup in a pass: tiles first_tile.. (count of them).
-template <class S, int kTiles, bool kWide>
+template <int kTiles, bool kWide>
 __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBlock& block,
                                             const SliceTiles& own, std::uint32_t shared,
                                             int first_tile, int count, const PartOfK& k,
-                                            RingPlace<S>& place) {
+                                            RingPlace& place) {
+  using S = PartStages;
   using T = __nv_bfloat16;
   constexpr int kFours = 16;  // fours of a row of a stage: neighbouring threads
   constexpr int kRowStep = kLoaders / kFours;
   const int thread = static_cast<int>(threadIdx.x) - S::kMultipliers;
 
-  RingPlace<S> x_place = place;
+  RingPlace x_place = place;
   const int piece = thread % kPieces;
 #pragma unroll 1
   for (int i = thread; i < S::kRows; i += kLoaders) {
@@ -160,21 +160,18 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
         min(min(k.stages - stage, kEarlier) * kStep, p.in - k.first - stage * kStep);
     prefetch_bulk(ahead + stage * kStep, elements * 4);
   };
-  // On their way: all of a stage or half of it.
   constexpr int kTurns = 2 * kTiles;
-  constexpr int kAtOnce = S::kLoaderRegisters < 96 && kTurns > 8 ? kTurns / 2 : kTurns;
-  WeightWords fetched[kAtOnce];
+  WeightWords fetched[kTurns];
   const auto present = [&](int stage) {
     return stage < k.stages ? min(max(p.in - k.first - stage * kStep - four * 4, 0), 4) : 0;
   };
   const auto fetch = [&](int i, int stage, int elements) {
     const float* const row = load_address<float>(a_rows + i * kRowStep * 8);
-    fetched[i % kAtOnce].template fetch<kWide>(row + stage * kStep + four * 4,
-                                               row != nullptr ? elements : 0);
+    fetched[i].template fetch<kWide>(row + stage * kStep + four * 4, row != nullptr ? elements : 0);
   };
 
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) fetch(i, 0, present(0));
+  for (int i = 0; i < kTurns; ++i) fetch(i, 0, present(0));
   ask_for_a(1);
 #pragma unroll 1
   for (int s = 0; s < S::kAhead; ++s) {
@@ -188,17 +185,13 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
     commit_copies();
     if (s % kEarlier == 0) ask_for_a(s + 1 + kEarlier);
     const std::uint32_t to = shared + a_offset + static_cast<std::uint32_t>(place.a * S::kABytes);
-    const int rest = present(s), next = present(s + 1);
+    const int next = present(s + 1);
     __nv_bfloat162 most = __float2bfloat162_rn(0.0f);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
-      fetched[i % kAtOnce].template store<S::kPartBytes>(
+      fetched[i].template store<S::kPartBytes>(
           to + static_cast<std::uint32_t>(i * kRowStep * kTileRowBytes), most);
-      if (i + kAtOnce < kTurns) {
-        fetch(i + kAtOnce, s, rest);
-      } else {
-        fetch(i + kAtOnce - kTurns, s + 1, next);
-      }
+      fetch(i, s + 1, next);
     }
     if (!__hbeq2(most, most)) {
 #pragma unroll 1
@@ -208,7 +201,6 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
       }
     }
     wait_copies<S::kAhead>();
-    publish_to_matrices();
     barrier_arrive(shared + static_cast<std::uint32_t>(S::kFull + place.a * 8));
     place.advance();
   }
@@ -218,10 +210,11 @@ __device__ __forceinline__ void load_stages(const ShrinkParams& p, const RowBloc
 
 /// A multiplying warpgroup in a pass. Matrix instructions cut off what they add; over all of K that
 /// would be seen in h. They make sums of few stages, and instructions that round add those up.
-template <class S, int kTiles>
+template <int kTiles>
 __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::uint32_t shared,
                                                 int stages, int group, bool has_rows,
-                                                RingPlace<S>& place) {
+                                                RingPlace& place) {
+  using S = PartStages;
   constexpr int kRun = kTiles > 4 ? 4 : 2;
   const bool leads = threadIdx.x % 32 == 0;
   const auto free_place = [&](int a) {
@@ -247,6 +240,8 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
       wait_full();
+      // Not by who wrote it: the fence waits for all loads that its thread has under way.
+      publish_to_matrices();
       const std::uint32_t x_at =
           shared + static_cast<std::uint32_t>(place.x * S::kXBytes + group * 64 * kTileRowBytes);
       const std::uint32_t a_at = shared + static_cast<std::uint32_t>(S::kA + place.a * S::kABytes);
@@ -265,11 +260,12 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::
 
 /// h of a multiplying thread's rows, summed over the cluster, after the block's barrier; the
 /// loading warpgroup calls pass_cluster_barriers() meanwhile.
-template <class S, int kTiles>
+template <int kTiles>
 __device__ __forceinline__ void store_hidden(const ShrinkParams& p, const RowBlock& block,
                                              const SliceTiles& own, std::uint32_t shared,
                                              int first_tile, int count, int split,
                                              const float (&sums)[kTiles * 8]) {
+  using S = PartStages;
   // Pair i of a thread: tile i / 4, columns (i / 2 % 2) * 8 + 2t and the next, row + (i % 2) * 8.
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int row = thread / 32 * 16 + lane / 4;
@@ -331,9 +327,9 @@ __device__ __forceinline__ void pass_cluster_barriers(const ShrinkParams& p) {
 #endif
 }
 
-template <class S>
-__global__ void __launch_bounds__(S::kThreads, 1)
+__global__ void __launch_bounds__(PartStages::kThreads, 1)
     shrink_parts(const __grid_constant__ ShrinkParams p) {
+  using S = PartStages;
   extern __shared__ unsigned char dynamic[];
   const std::uint32_t shared = (shared_address(dynamic) + kAlign - 1) / kAlign * kAlign;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
@@ -370,7 +366,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   const int most = all_wide ? S::kMost : 4;
   const int passes = (tiles + most - 1) / most;
   const int of_pass = (tiles + passes - 1) / passes;
-  RingPlace<S> place;
+  RingPlace place;
   const auto each_pass = [&](const auto& pass) {
     for (int first = 0; first < tiles; first += of_pass) {
       const int count = min(of_pass, tiles - first);
@@ -394,14 +390,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const bool has_rows = group * 64 < block.count;
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
       float sums[kTiles * 8] = {};
-      multiply_stages<S, kTiles>(sums, shared, k.stages, group, has_rows, place);
+      multiply_stages<kTiles>(sums, shared, k.stages, group, has_rows, place);
       __syncthreads();
-      store_hidden<S, kTiles>(p, block, own, shared, first, count, split, sums);
+      store_hidden<kTiles>(p, block, own, shared, first, count, split, sums);
     });
   } else {
     leave_registers<S::kLoaderRegisters>();
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
-      load_stages<S, kTiles, kWide>(p, block, own, shared, first, count, k, place);
+      load_stages<kTiles, kWide>(p, block, own, shared, first, count, k, place);
       __syncthreads();
       pass_cluster_barriers(p);
     });

@@ -20,10 +20,21 @@ __device__ __forceinline__ void load_words_if(std::uint32_t (&v)[8], bool first,
       : "memory");
 }
 
-/// Four words from a multiple of 16 bytes.
-__device__ __forceinline__ void load_four_if(std::uint32_t (&v)[4], bool there, const void* p) {
+/// Four words from a multiple of 16 bytes; volatile, so that the assembler leaves the load where it
+/// stands.
+__device__ __forceinline__ void load_four_in_order(std::uint32_t (&v)[4], bool there,
+                                                   const void* p) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+      : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
+      : "l"(p), "r"(static_cast<int>(there))
+      : "memory");
+}
+/// The same by way of the first level of cache, of which another load takes the other half of a
+/// sector.
+__device__ __forceinline__ void load_four_if(std::uint32_t (&v)[4], bool there, const void* p) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p ld.relaxed.cta.global.v4.u32 {%0,%1,%2,%3}, [%4]; }"
       : "+r"(v[0]), "+r"(v[1]), "+r"(v[2]), "+r"(v[3])
       : "l"(p), "r"(static_cast<int>(there))
       : "memory");
