@@ -97,7 +97,7 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
                row_blocks);
   params.steps =
       plan.expand_steps > 0 ? plan.expand_steps
-      : shape.b_dtype == DType::f32
+      : shape.b_dtype == DType::f32 && shape.max_rank > kSlab
           ? choose_float_steps(likely_blocks, shape, columns, device.num_sms)
           : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns, device.num_sms,
                          std::int64_t{device.num_sms} * resident_blocks(shape, plan.expand_rows));

@@ -1,4 +1,5 @@
 #include "prefill_expand_floats.cuh"
+#include "prefill_expand_low_floats.cuh"
 
 #include "launch.hpp"
 #include "modules.hpp"
@@ -18,7 +19,7 @@ Status launch_floats_of(const ExpandParams& params, bool odd, std::int64_t row_b
                : launch_floats<TY, 8, true>(params, row_blocks, overlaps, stream);
   }
   if (params.max_rank <= kSlab)
-    return launch_floats<TY, 1, false>(params, row_blocks, overlaps, stream);
+    return launch_low_floats<TY, 1>(params, row_blocks, overlaps, stream);
   return few ? launch_floats<TY, 4, false>(params, row_blocks, overlaps, stream)
              : launch_floats<TY, 8, false>(params, row_blocks, overlaps, stream);
 }
