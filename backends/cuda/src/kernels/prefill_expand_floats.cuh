@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
     const std::uint32_t empty = shared + static_cast<std::uint32_t>(S::kEmpty + place * 8);
     barrier_wait(shared + static_cast<std::uint32_t>(S::kFull + place * 8), turn);
     if (group_has_rows) {
-      // Not by who wrote it: the fence waits for all loads that its thread has under way.
+      // Here, not where it was written: the fence waits for what its thread has under way.
       publish_to_matrices();
       float sums[kGroups][4][4] = {};
       if (kSlabs > 1 && rank <= kSlab) {

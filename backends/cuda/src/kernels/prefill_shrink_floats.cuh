@@ -240,7 +240,7 @@ __device__ __forceinline__ void multiply_stages(float (&sums)[kTiles * 8], std::
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
       wait_full();
-      // Not by who wrote it: the fence waits for all loads that its thread has under way.
+      // Here, not where it was written: the fence waits for what its thread has under way.
       publish_to_matrices();
       const std::uint32_t x_at =
           shared + static_cast<std::uint32_t>(place.x * S::kXBytes + group * 64 * kTileRowBytes);
