@@ -4,7 +4,7 @@
 set -uo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-all_steps="conformance drawn configurations graph streams never coverage pool second-gpu bench off-grid tune demo swap memcheck racecheck initcheck synccheck train"
+all_steps="conformance drawn configurations graph streams overlap never coverage pool second-gpu bench off-grid tune demo swap memcheck racecheck initcheck synccheck train"
 logs="$root/build/gpu"
 mkdir -p "$logs"
 for step in "$@"; do
@@ -89,7 +89,7 @@ sanitize_step() {
 steps=$*
 run_step conformance 300 conformance_test cuda
 run_step drawn 300 conformance_test cuda --drawn 500
-for name in configurations graph streams never coverage pool; do
+for name in configurations graph streams overlap never coverage pool; do
   run_step "$name" 300 "cuda_${name}_test"
 done
 # Another device than the first, where there is one.

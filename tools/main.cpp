@@ -160,6 +160,7 @@ std::function<int(Output&)> add_bench(CLI::App& app) {
       "result before it is timed. Columns:\n"
       "  time    median, 10th and 90th percentile of one call\n"
       "  floor   a plain elementwise pass over as many cold bytes, in this run\n"
+      "  in order  on a GPU: the median with CallOptions.overlap off\n"
       "  bound   the bytes that must move at the best bandwidth measured in this run, or the\n"
       "          multiplications at the measured rate, whichever takes longer\n"
       "  goal    on a GPU: 1.15 floor + 2.5 us; off the grid the limit 1.6 floor + 4 us\n"

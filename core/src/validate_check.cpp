@@ -74,6 +74,11 @@ bool Check::options(const CallOptions& options) noexcept {
                 "options.configuration is %d; it should be 0 or 1 + an index",
                 options.configuration);
   }
+  if (outside(options.overlap, 2)) {
+    return fail(StatusCode::invalid_argument,
+                "options.overlap is %d; it should be on (0) or off (1)",
+                static_cast<int>(options.overlap));
+  }
   return true;
 }
 

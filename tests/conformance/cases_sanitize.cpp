@@ -226,16 +226,40 @@ void add_rest(CaseList& list) {
             "many_rows/" + name_of_dtypes(dtype, weights) + "_y_f32_r" + number(rank));
       }
     }
-    // The same with weights of float32; in of which no, or no whole stage of 64 is there.
+    // Rows of x, A and y of odd length; rows of B that are multiples of eight bytes.
     for (const std::int32_t rank : {16, 64, 128}) {
       for (const DType y : {dtype, DType::f32}) {
         CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
-        set_dtypes(linear, dtype, DType::f32);
+        set_dtypes(linear, dtype, dtype);
         linear.y = y;
         linear.tokens = 600;
-        linear.in = y == dtype ? 1100 : 333;
-        linear.out = slices_of(2, true);
-        add(list, linear, "many_rows/odd_" + of + "_f32_y_" + to_string(y) + "_r" + number(rank));
+        linear.in = 333;
+        linear.out = slices_of(rank == 16 ? 1 : 2, true);
+        add(list, linear, "many_rows/odd_" + of + "_y_" + to_string(y) + "_r" + number(rank));
+      }
+    }
+    for (const std::int32_t rank : {4, 44, 100}) {
+      CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+      set_dtypes(linear, dtype, dtype);
+      linear.tokens = 600;
+      linear.in = 332;
+      linear.out = {200, 72};
+      add(list, linear, "many_rows/eight_bytes_" + of + "_r" + number(rank));
+    }
+    // The same with weights of float32, and aligned; stages of 64 of which a part is there.
+    for (const std::int32_t rank : {16, 64, 128}) {
+      for (const DType y : {dtype, DType::f32}) {
+        for (const bool odd : {false, true}) {
+          CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+          set_dtypes(linear, dtype, DType::f32);
+          linear.y = y;
+          linear.tokens = rank == 16 ? 1100 : 600;
+          linear.in = odd && y == DType::f32 ? 333 : 1100;
+          linear.out = slices_of(2, odd);
+          add(list, linear,
+              "many_rows/" + std::string(odd ? "odd_" : "aligned_") + of + "_f32_y_" +
+                  to_string(y) + "_r" + number(rank));
+        }
       }
     }
     // h given, of a width that no wide access fits.
@@ -270,10 +294,51 @@ void add_rest(CaseList& list) {
   }
 }
 
+// Few rows: tables far wider than their adapters, more ranks than stand on chip at a time, rows of
+// odd length, and a K of few parts.
+void add_few_rows(CaseList& list) {
+  struct Few {
+    const char* name;
+    std::int32_t max_rank;
+    std::vector<std::int32_t> ranks;
+    std::int64_t in;
+    bool odd;
+  };
+  const Few kinds[] = {{"pool_r8", 256, {8, 0, 5, 8, 3, 8, 1}, 640, false},
+                       {"pool_r40", 256, {40, 8, 24, 16, 0, 33, 64}, 640, false},
+                       {"r200", 200, {200, 128, 3, 72, 130}, 640, false},
+                       {"r300", 300, {300, 7, 257, 64}, 640, false},
+                       {"odd_r40", 40, {40, 7, 33, 24}, 1021, true},
+                       {"odd_r150", 150, {150, 150, 8, 100}, 1021, true}};
+  for (const Few& kind : kinds) {
+    for (const Regime& regime : {kRegimes[0], kRegimes[1], kRegimes[2]}) {
+      for (const int slices : {1, 3, 4}) {
+        if (slices == 4 && regime.tokens != 9) continue;
+        for (const auto& [dtype, weights] : {std::pair{DType::bf16, DType::bf16},
+                                             {DType::f16, DType::f16},
+                                             {DType::bf16, DType::f32}}) {
+          if (slices != 3 && weights == DType::f32) continue;
+          CallSpec spec = make_spec(Op::apply_linear, regime, kind.max_rank);
+          set_dtypes(spec, dtype, weights);
+          spec.bias = false;
+          spec.in = kind.in;
+          spec.ranks = kind.ranks;
+          spec.out = slices == 4 ? std::vector<std::int64_t>(4, kind.odd ? 37 : 40)
+                                 : slices_of(slices, kind.odd);
+          add(list, spec,
+              std::string("few/") + kind.name + "/" + regime.name + "/" + number(slices) +
+                  "_slices_" + name_of_dtypes(dtype, weights));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void add_sanitize_cases(CaseList& list) {
   add_rest(list);
+  add_few_rows(list);
   for (const Op op : kOps) {
     add_dtypes(list, op);
     add_regimes(list, op);

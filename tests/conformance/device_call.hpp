@@ -66,6 +66,9 @@ class DeviceCall {
   CallArguments arguments(Stream stream) const;
   /// Where the call's token_slots stand on the device; null where it has none.
   std::int32_t* token_slots() const noexcept { return pointer<std::int32_t>(token_slots_); }
+  /// All memory of the call; a null pointer with RANKFOLD_TEST_SEPARATE=1.
+  void* memory() const noexcept { return buffer_.data(); }
+  std::size_t memory_bytes() const noexcept { return used_; }
   /// Enqueues the call: group_tokens where the addressing asks for it, then the operation.
   Status run(Stream stream, const CallOptions& options);
   /// Synchronises and reads everything back.

@@ -170,6 +170,8 @@ void add_table_refusals(CaseList& list, Op op) {
        options([](O& o) { o.strategy = static_cast<Strategy>(99); })},
       {"y_mode_unknown", kInvalid, "y_mode",
        options([](O& o) { o.y_mode = static_cast<YMode>(7); })},
+      {"overlap_unknown", kInvalid, "overlap",
+       options([](O& o) { o.overlap = static_cast<Overlap>(2); })},
       {"batch_invariant_unknown", kInvalid, "batch_invariant",
        options([](O& o) { o.batch_invariant = static_cast<BatchInvariant>(2); })}};
   for (const Refusal& refusal : refusals) add_refusal(list, op, refusal);

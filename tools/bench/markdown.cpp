@@ -80,7 +80,7 @@ std::string peer_cells(const Json& point) {
                      point.value("ahead_of_peer", false) ? "yes" : "**no**");
 }
 
-std::string point_row(const Json& point, bool peers) {
+std::string point_row(const Json& point, bool peers, bool in_order) {
   const Json& time = point.at("time");
   const double floor = point.contains("floor_us") ? point.at("floor_us").get<double>()
                                                   : point.at("floor").at("median_us").get<double>();
@@ -89,6 +89,11 @@ std::string point_row(const Json& point, bool peers) {
       us(time.at("median_us").get<double>()), us(time.at("p10_us").get<double>()),
       us(time.at("p90_us").get<double>()), us(point.at("bound_us").get<double>()), us(floor),
       point.at("times_floor").get<double>());
+  if (in_order) {
+    row += fmt::format(" {} |", point.contains("in_order")
+                                    ? us(point.at("in_order").at("median_us").get<double>())
+                                    : std::string("-"));
+  }
   const double goal = point.value("goal_us", point.value("limit_us", 0.0));
   if (goal > 0) {
     const bool met = point.value("meets_goal", point.value("within_limit", false));
@@ -104,10 +109,14 @@ std::string point_row(const Json& point, bool peers) {
 
 std::string group_table(const Json& document, const std::string& group) {
   const bool peers = document.contains("peers") && !document.value("off_grid", false);
-  std::string text =
-      fmt::format("## {}\n\n| point | us | p10 to p90 | bound | floor | x floor | {} | met |",
-                  group, document.value("off_grid", false) ? "limit" : "goal");
-  std::string rule = "|---|---|---|---|---|---|---|---|";
+  const Json& points = document.at("points");
+  const bool in_order = std::any_of(points.begin(), points.end(),
+                                    [](const Json& point) { return point.contains("in_order"); });
+  std::string text = fmt::format(
+      "## {}\n\n| point | us | p10 to p90 | bound | floor | x floor |{} {} | met |", group,
+      in_order ? " in order |" : "", document.value("off_grid", false) ? "limit" : "goal");
+  std::string rule =
+      in_order ? "|---|---|---|---|---|---|---|---|---|" : "|---|---|---|---|---|---|---|---|";
   if (peers) {
     text += " best peer | x its floor | ahead |";
     rule += "---|---|---|";
@@ -117,7 +126,7 @@ std::string group_table(const Json& document, const std::string& group) {
   for (const Json& point : document.at("points")) {
     if (point.at("outcome") != "timed" || point.at("group") != group) continue;
     count.add(point);
-    text += point_row(point, peers);
+    text += point_row(point, peers, in_order);
   }
   text += fmt::format("\n{} of {} met", count.met, count.timed);
   if (count.with_peer > 0) {

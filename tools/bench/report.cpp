@@ -94,6 +94,7 @@ Json point_json(const PointResult& point, const Bench& bench, const RunInfo& inf
   json["from_tuning"] = point.from_tuning;
   json["addressing"] = point.addressing;
   json["time"] = timing_json(point.time);
+  if (point.in_order.replays > 0) json["in_order"] = timing_json(point.in_order);
   json["gb_per_s"] = rate(point.min_bytes, point.time.median, 1e9);
   json["tflop_per_s"] = rate(point.flops, point.time.median, 1e12);
   json["bound_us"] = point.bound * kMicro;
@@ -219,6 +220,7 @@ void print_head(const Bench& bench, const RunInfo& info, Output& out) {
   out.print("{:<{}}{:>11}{:>11}{:>11}{:>9}{:>10}{:>10}", "point", name_width(info), "time us",
             "p10", "p90", "x floor", "floor us", "bound us");
   if (has_goals(bench)) {
+    out.print("{:>10}", "in order");
     out.print("{:>9}{:>7}", info.off_grid ? "limit" : "goal", "met");
     if (info.peers != nullptr) out.print("{:>10}{:>8}{:>7}", "peer us", "x floor", "ahead");
   }
@@ -240,6 +242,7 @@ void print_point(const PointResult& point, const Bench& bench, const RunInfo& in
             point.time.median * kMicro, point.time.p10 * kMicro, point.time.p90 * kMicro,
             stand.ratio, point.floor.median * kMicro, point.bound * kMicro);
   if (has_goals(bench)) {
+    out.print("{:>10.2f}", point.in_order.median * kMicro);
     out.print("{:>9.2f}{:>7}", stand.goal * kMicro, stand.met ? "yes" : "NO");
     if (stand.peer > 0) {
       out.print("{:>10.2f}{:>8.2f}{:>7}", stand.peer * kMicro, stand.peer_ratio,

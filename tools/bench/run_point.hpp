@@ -23,6 +23,7 @@ struct PointResult {
   bool from_tuning = false;   ///< the file that RANKFOLD_TUNING names decided it
   std::string addressing;
   Timing time;
+  Timing in_order;          ///< with Overlap::off; no replays: the backend has no difference
   Timing floor;             ///< interpolated where the device has a table of floors
   Timing group_tokens;      ///< once a step; no replays: the point needs none
   double host_seconds = 0;  ///< of the caller, a call outside any graph

@@ -25,7 +25,8 @@ Status CudaBackend::do_apply_experts(const ApplyExpertsArgs& args, const Workspa
       return apply_pairs(args, problem, parts.pairs(args.table.shape.num_experts),
                          prefill_device(traits_), chosen.parts, native(stream));
     }
-    return fused_experts(args, problem, native(stream));
+    return fused_experts(args, problem, traits_.major >= 9 && args.options.overlap == Overlap::on,
+                         native(stream));
   }
   const Parts parts(problem, workspace);
   const Hidden h = parts.h(range.first_row);

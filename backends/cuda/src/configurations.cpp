@@ -231,6 +231,8 @@ Status shrink_many(const Problem& problem, const DeviceTraits& traits, const Man
   if (change.rows != 0) {
     if (change.rows == prefill.shrink_rows)
       return decline(problem, "that is the built-in choice of rows");
+    if (problem.shape.a_dtype != DType::f32 && problem.shape.in % 8 != 0)
+      return decline(problem, "a block has 64 rows (K is no multiple of eight)");
     if (change.rows > 64 && !prefill_shrink_takes(prefill_device(traits), change.rows))
       return decline(problem, "a block has too little shared memory");
     // As many blocks as before.
@@ -238,6 +240,7 @@ Status shrink_many(const Problem& problem, const DeviceTraits& traits, const Man
         change.rows > prefill.shrink_rows ? prefill.splits * 2 : prefill.splits / 2;
     prefill.splits = static_cast<int>(std::clamp<std::int64_t>(splits, 1, most));
     prefill.shrink_rows = change.rows;
+    prefill.tile_parts = 1;
     if (prefill.splits % prefill.cluster != 0) prefill.cluster = 1;
   } else if (change.cluster != 0) {
     if (change.cluster == prefill.cluster)

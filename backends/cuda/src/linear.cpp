@@ -252,6 +252,18 @@ SplitHidden LinearCall::split_hidden(const Hidden& h) const noexcept {
   return {parts_.partials(), columns, columns * addressing_.num_tokens, plan_.splits};
 }
 
+bool LinearCall::is_early() const noexcept {
+  return problem_.options.overlap == Overlap::on && traits_.major >= 9;
+}
+
+bool LinearCall::fetches_early() const noexcept {
+  // Segments that the kernel in front makes cannot be looked at before it has ended.
+  if (!is_early() || plan_.groups_rows) return false;
+  const TableShape& shape = table_.shape;
+  const std::int64_t row = shape.in * static_cast<std::int64_t>(size_of(shape.a_dtype));
+  return plan_.blocks * shape.num_slices * shape.max_rank <= kEarlyBytes / row;
+}
+
 Status LinearCall::shrink(const ConstTensorView& x, const Hidden& h, const DropoutMask& dropout) {
   if (plan_.strategy == Strategy::general || problem_.dropout_p > 0.0f) {
     return general_shrink(x, table_, places_, all_rows(addressing_), h, dropout, stream_);
@@ -262,7 +274,8 @@ Status LinearCall::shrink(const ConstTensorView& x, const Hidden& h, const Dropo
     return prefill_shrink(x, table_, grouping_, plan_.kind, plan_.active,
                           {to.data, to.row_stride, to.split_stride}, plan_.prefill, stream_);
   }
-  return decode_shrink(x, table_, grouping_, plan_.kind, plan_.blocks, to, stream_);
+  return decode_shrink(x, table_, grouping_, plan_.kind, plan_.blocks, to,
+                       {is_early(), fetches_early()}, stream_);
 }
 
 Status LinearCall::gather(const ConstTensorView& ids, const Hidden& h) {
@@ -310,6 +323,7 @@ Status LinearCall::expand(const Hidden& h, const TensorView& y, bool made_h, boo
   call.with_bias = with_bias;
   call.made_h = made_h;
   call.after_shrink = overlaps && traits_.major >= 9;
+  call.releases = fetches_early();
   call.pinned = problem_.options.batch_invariant == BatchInvariant::on;
   call.uneven = plan_.kind != Grouping::uniform && plan_.active > 2 * plan_.segments;
   call.tiles_per_warp = plan_.tiles;

@@ -57,6 +57,9 @@ class LinearCall {
 
  private:
   SplitHidden split_hidden(const Hidden& h) const noexcept;
+  /// Whether the shrink may be launched while the kernel before ends, and asks for A meanwhile.
+  bool is_early() const noexcept;
+  bool fetches_early() const noexcept;
   bool is_split() const noexcept { return shrunk_ && plan_.splits > 1; }
 
   const Problem& problem_;

@@ -36,11 +36,18 @@ class RoundCall {
   /// Everything as at the beginning of the round. Enqueued.
   void reset(Stream stream) { throw_if_error(device_->reset(stream)); }
   /// group_tokens where the call asks for it, then the operation.
-  Status run(Stream stream) { return device_->run(stream, filled_.call.options); }
+  Status run(Stream stream, Overlap overlap = Overlap::on) {
+    CallOptions options = filled_.call.options;
+    options.overlap = overlap;
+    return device_->run(stream, options);
+  }
   /// Waits, and judges by the oracle; `digest` gets that of all defined output bits.
   conformance::Outcome collect(Stream stream, const std::string& where, std::uint64_t* digest);
   /// Where the call reads its slots, on the device; null where it reads none.
   void* slots_address() const;
+  /// All memory of the call, tables and addressing among it.
+  void* memory() const noexcept { return device_->memory(); }
+  std::size_t memory_bytes() const noexcept { return device_->memory_bytes(); }
   conformance::CallArguments arguments(Stream stream) const { return device_->arguments(stream); }
 
  private:

@@ -21,7 +21,7 @@ struct BackendAccess;  // the free functions' way to the do_* functions
 
 /// The version of this class's virtual functions. A backend registers the version that it was built
 /// against; the registry refuses another one, naming both.
-inline constexpr std::int32_t kBackendInterfaceVersion = 2;
+inline constexpr std::int32_t kBackendInterfaceVersion = 3;
 
 /// What kind of memory to allocate.
 enum class MemoryKind : std::int32_t {

@@ -52,6 +52,15 @@ enum class YMode : std::int32_t { accumulate = 0, overwrite = 1 };
 /// adapter and on in, out, max_rank, dtypes, backend and device.
 enum class BatchInvariant : std::int32_t { off = 0, on = 1 };
 
+/// How a call begins behind the work before it in its queue, where a device can launch a kernel
+/// while the one before still ends (CUDA: programmatic dependent launch); no effect elsewhere, nor
+/// on any result. on: the first kernel may be launched early; before it waits for the kernel in
+/// front of it to end it reads pointers and slots at most, to ask for weights in the cache, and
+/// uses nothing of that. The kernel in front must itself have waited for what precedes it, which is
+/// so unless it was launched early and never waits. off: nothing of the call begins before all that
+/// precedes it has ended.
+enum class Overlap : std::int32_t { on = 0, off = 1 };
+
 /// Options that every operation takes. All zero is the default.
 struct CallOptions {
   BatchInvariant batch_invariant = BatchInvariant::off;
@@ -60,6 +69,7 @@ struct CallOptions {
   YMode y_mode = YMode::accumulate;
   /// 1 + index of the strategy's configuration (tiles, splits) to use; 0: chosen by the backend.
   std::int32_t configuration = 0;
+  Overlap overlap = Overlap::on;
 };
 
 /// Names as written above, "auto" for Strategy::automatic; static strings; "?" for other values.

@@ -71,7 +71,7 @@ typedef struct {
   C_Device device;
 } C_ExpertAddressing;
 typedef struct {
-  int32_t batch_invariant, strategy, y_mode, configuration;
+  int32_t batch_invariant, strategy, y_mode, configuration, overlap;
 } C_CallOptions;
 typedef struct {
   void* data;

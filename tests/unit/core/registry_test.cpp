@@ -326,7 +326,7 @@ TEST_CASE("add refuses names that the grammar cannot ask for, nulls, and other v
   check_contains(add([](D& d) { d.create = nullptr; }), {"create of the gpu backend is null"});
   check_contains(add([](D& d) { d.interface_version = 17; }),
                  {"unsupported|Registry::add: the gpu backend was built against interface version "
-                  "17; this library has version 2"});
+                  "17; this library has version 3"});
 }
 
 TEST_CASE("a backend that throws, fails or returns nothing is an error that names it") {

@@ -218,6 +218,8 @@ std::vector<Rule<Args>> common_rules() {
   return {
       {"batch_invariant", [](Args& a) { a.options.batch_invariant = BatchInvariant(2); }, kInvalid,
        "options.batch_invariant is 2; it should be"},
+      {"overlap", [](Args& a) { a.options.overlap = Overlap(2); }, kInvalid,
+       "options.overlap is 2; it should be"},
       {"strategy", [](Args& a) { a.options.strategy = Strategy(9); }, kInvalid,
        "options.strategy is 9; it should be"},
       {"negative strategy", [](Args& a) { a.options.strategy = Strategy(-1); }, kInvalid,

@@ -25,10 +25,18 @@ struct SplitHidden {
 
 /// x of f16 or bf16; A of x's dtype or float32.
 bool decode_shrink_takes(DType x, DType a) noexcept;
+/// How the shrink follows what is before it in the stream.
+struct DecodeStart {
+  bool early = false;    ///< launched while the kernel before ends, for which it waits
+  bool fetches = false;  ///< before it waits it asks for A in the second level of cache
+};
+/// Bytes of A up to which fetching them early pays: more compete with what still runs.
+inline constexpr std::int64_t kEarlyBytes = std::int64_t{9} << 20;
+
 /// h = x A^T, each split its part of K. blocks: upper bound of the row blocks.
 Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table,
                      const Grouping& grouping, Grouping::Kind kind, std::int64_t blocks,
-                     const SplitHidden& h, cudaStream_t stream);
+                     const SplitHidden& h, const DecodeStart& start, cudaStream_t stream);
 
 struct DecodeExpand {
   SplitHidden h;
@@ -38,9 +46,10 @@ struct DecodeExpand {
   bool with_bias = true;
   bool made_h = false;  ///< by this operation: where an entry has no A, nobody has written h
   bool after_shrink =
-      false;            ///< the launch before in the stream is the shrink that made h, and no other
-  bool pinned = false;  ///< batch_invariant: the order of sums does not depend on the rows
-  bool uneven = false;  ///< row blocks have different numbers of rows
+      false;  ///< the launch before in the stream is the shrink that made h, and no other
+  bool releases = false;   ///< what follows may be launched before this has ended
+  bool pinned = false;     ///< batch_invariant: the order of sums does not depend on the rows
+  bool uneven = false;     ///< row blocks have different numbers of rows
   int tiles_per_warp = 0;  ///< of 32 columns; 0: chosen
 };
 /// y f16, bf16 or float32; B f16, bf16 or float32.

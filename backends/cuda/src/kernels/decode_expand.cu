@@ -15,11 +15,12 @@ __device__ __forceinline__ std::uint64_t join(std::uint32_t low, std::uint32_t h
   return static_cast<std::uint64_t>(high) << 32 | low;
 }
 
-// kMaxSteps: of 16 ranks, what max_rank needs: 1 or 4.
+// kMaxSteps: of 16 ranks, what max_rank needs: 1, 4 or 16.
 template <class TY, class TB, int kMaxSteps, Lookup kLookup>
 __global__ void __launch_bounds__(kThreads, sizeof(TB) == 2 ? 2 : 1)
     decode_expand_rows(const __grid_constant__ DecodeExpandParams p) {
   __shared__ __align__(16) Shared shared;
+  constexpr bool kMany = 16 * kMaxSteps > kRankGroup;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
   const RowBlock block =
@@ -104,6 +105,18 @@ __global__ void __launch_bounds__(kThreads, sizeof(TB) == 2 ? 2 : 1)
     }
     return;
   }
+  if constexpr (kMany) {
+    if (w.rank > kRankGroup) {
+      __shared__ __align__(16) ManyShared many;
+      if (wide && bias == nullptr) {
+        expand_many_ranks<true, TY, TB>(p, w, shared, many);
+      } else {
+        const Work<TY, TB> copy = w;
+        call_expand_many_ranks<TY, TB>(p, copy, shared, many);
+      }
+      return;
+    }
+  }
   if constexpr (kMaxSteps == 1) {
     expand_in_groups<false, 1, TY, TB>(p, w, shared);
   } else {
@@ -128,7 +141,7 @@ Status launch_expand(const DecodeExpandParams& p, dim3 grid, bool overlaps, cuda
   if constexpr (sizeof(TB) == 2) {
     if (p.kind == Grouping::uniform) return run(std::integral_constant<Lookup, Lookup::uniform>());
   }
-  if constexpr (sizeof(TB) == 2 && kMaxSteps == 1) {
+  if constexpr (sizeof(TB) == 2 && kMaxSteps != 4) {
     if (p.kind == Grouping::segments)
       return run(std::integral_constant<Lookup, Lookup::segments>());
   }
@@ -142,8 +155,9 @@ Status launch_expand(const DecodeExpandParams& p, DType b, dim3 grid, bool overl
     return p.max_rank <= 16 ? launch_expand<TY, float, 1>(p, grid, overlaps, stream)
                             : launch_expand<TY, float, 4>(p, grid, overlaps, stream);
   }
-  return p.max_rank <= 16 ? launch_expand<TY, TY, 1>(p, grid, overlaps, stream)
-                          : launch_expand<TY, TY, 4>(p, grid, overlaps, stream);
+  if (p.max_rank <= 16) return launch_expand<TY, TY, 1>(p, grid, overlaps, stream);
+  return p.max_rank <= kRankGroup ? launch_expand<TY, TY, 4>(p, grid, overlaps, stream)
+                                  : launch_expand<TY, TY, 16>(p, grid, overlaps, stream);
 }
 
 // Of a warp, where that is asked for: from here on the ring is ahead.
@@ -153,7 +167,8 @@ constexpr int kRingTiles = 8;
 // may differ between calls that have to make the same bits, unless both ways make them.
 bool takes_ring(const TableShape& shape, DType y, std::int64_t blocks, int tiles_per_warp,
                 int num_sms) {
-  if (y == DType::f32 || shape.max_rank > kRankGroup) return true;
+  if (y == DType::f32 || shape.max_rank > (shape.b_dtype == y ? kMostRanks : kRankGroup))
+    return true;
   std::int64_t tiles = 0;
   for (int i = 0; i < shape.num_slices; ++i) {
     if (shape.out[i] % 8 != 0) return true;
@@ -215,6 +230,7 @@ Status decode_expand(const DecodeExpand& call, const AdapterTableView& table,
   params.with_bias = call.with_bias ? 1 : 0;
   params.made_h = call.made_h ? 1 : 0;
   params.pinned = call.pinned ? 1 : 0;
+  params.releases = call.releases ? 1 : 0;
   const std::int64_t size = y.dtype == DType::f32 ? 4 : 2;
   params.wide_y =
       reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * size % 16 == 0 ? 1 : 0;

@@ -28,9 +28,10 @@ struct DecodeExpandParams {
   int tiles_per_warp;
   int with_bias;
   int made_h;
-  int wide_y;  ///< rows of y are aligned
-  int wide_h;  ///< rows of h are aligned
-  int pinned;  ///< the order of sums does not depend on the rows
+  int wide_y;    ///< rows of y are aligned
+  int wide_h;    ///< rows of h are aligned
+  int releases;  ///< what follows may be launched once all blocks have begun
+  int pinned;    ///< the order of sums does not depend on the rows
 };
 
 /// By kernels that copy B and y through shared memory: any rank, size and alignment, and any dtypes

@@ -12,9 +12,10 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kColumns = 32;    // of a tile, which one warp makes
-constexpr int kAhead = 2;       // tiles whose B and y are asked for before the first is computed
-constexpr int kRankGroup = 64;  // ranks whose h stands in shared memory at a time
+constexpr int kColumns = 32;     // of a tile, which one warp makes
+constexpr int kAhead = 2;        // tiles whose B and y are asked for before the first is computed
+constexpr int kRankGroup = 64;   // ranks whose h stands in shared memory at a time
+constexpr int kMostRanks = 256;  // whose h stands there as operands
 
 // Four ranks of a row of h in one split, zero past the rank.
 __device__ __forceinline__ float4 read_partial(const float* at, int has, bool wide) {
@@ -42,18 +43,19 @@ __device__ __forceinline__ void keep_h(const DecodeExpandParams& p, int row, int
 }
 
 // Sums the splits of ranks [first, first + kRanks) into shared memory; columns past the rank and
-// rows past the count become zero. Threads stand for outputs and groups of splits: a group is
-// summed in ascending order, then the groups are.
-template <int kRanks>
+// rows past the count become zero, but for rows from kRows on, which stay what they are. Threads
+// stand for outputs and groups of splits: a group is summed in ascending order, then the groups
+// are.
+template <int kRanks, int kRows = kDecodeRows>
 __device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, const int* rows,
                                              int count, int h_column, int rank, int first,
                                              float (*h)[kRankGroup + 4], float4* groups_of,
                                              bool keep) {
-  constexpr int kQuads = kRanks / 4, kOutputs = kDecodeRows * kQuads, kGroups = kThreads / kOutputs;
-  constexpr int kBatch = 4;
+  constexpr int kQuads = kRanks / 4, kOutputs = kRows * kQuads, kGroups = kThreads / kOutputs;
+  // What a round of loads takes is latency: the more splits a thread has, the more it asks for.
+  constexpr int kBatch = kGroups <= 2 ? 8 : 4;
   const int thread = static_cast<int>(threadIdx.x);
-  const int quad = thread % kQuads, token = thread / kQuads % kDecodeRows,
-            group = thread / kOutputs;
+  const int quad = thread % kQuads, token = thread / kQuads % kRows, group = thread / kOutputs;
   const int r = first + 4 * quad;
   const int has = token < count ? min(max(rank - r, 0), 4) : 0;
   const float* from =
@@ -207,6 +209,12 @@ struct Shared {
   /// registers.
   uint4 left[4][3][32];
   int rows[kDecodeRows];
+};
+// What kernels of more ranks have besides: the operands of the other steps, and what gives the rows
+// of f16 back.
+struct ManyShared {
+  uint4 left[kMostRanks / 16][3][32];
+  float undo[kMostRanks / kRankGroup][kDecodeRows];
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ __device__ __forceinline__ void sum_partials(const DecodeExpandParams& p, int co
                                              int rank, int first, Shared& shared, bool keep,
                                              Meanwhile meanwhile) {
   constexpr int kQuads = kRanks / 4, kOutputs = kRows * kQuads, kGroups = kThreads / kOutputs;
-  constexpr int kBatch = 4;
+  constexpr int kBatch = kGroups <= 2 ? 8 : 4;
   const int thread = static_cast<int>(threadIdx.x);
   const int quad = thread % kQuads, token = thread / kQuads % kRows, group = thread / kOutputs;
   const int r = first + 4 * quad;

@@ -115,6 +115,7 @@ __device__ __forceinline__ void expand_narrow(const DecodeExpandParams& p, const
       write_shared(to + i * R::kUnitBytes + 16, make_uint4(0, 0, 0, 0));
   }
   wait_for_previous();
+  if (p.releases != 0) release_next();
   float undo[2];
   // What else is asked for would keep h waiting.
   const Left<TB> left = narrow_left<TB>(p, w.count, w.h_column, w.rank, w.strength,
@@ -169,6 +170,7 @@ __device__ __forceinline__ void expand_narrow_slowly(const DecodeExpandParams& p
     commit_copies();
   }
   wait_for_previous();
+  if (p.releases != 0) release_next();
   float undo[2];
   const Left<TB> left = narrow_left<TB>(p, w.count, w.h_column, w.rank, w.strength,
                                         p.h_out != nullptr && w.first_chunk, shared, undo, [] {});
@@ -227,6 +229,7 @@ __device__ __forceinline__ void expand_wide(const DecodeExpandParams& p, const W
 #pragma unroll 1
   for (int i = 0; i < kStages; ++i) copy_next(ring + i * R::kUnitBytes);
   wait_for_previous();
+  if (p.releases != 0) release_next();
   const bool keep = p.h_out != nullptr && w.first_chunk;
   if (!sections) {
     wide_left<TB>(p, w.count, w.h_column, w.rank, 0, w.strength, keep, shared, left);

@@ -1,5 +1,6 @@
 #include "../launch.hpp"
 #include "decode.hpp"
+#include "decode_early.cuh"
 #include "decode_shrink_any.cuh"
 #include "decode_shrink_tiles.cuh"
 #include "modules.hpp"
@@ -15,6 +16,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     decode_shrink_low_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
   constexpr int kTiles = kSlices * kPerSlice;
+  if (p.fetches != 0) fetch_early<TA, kLookup>(p);
+  wait_for_previous();
   release_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
   const RowBlock block =
@@ -57,37 +60,40 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <class TX, class TA, int kPerSlice, Lookup kLookup>
-Status launch_low_rank(const DecodeShrinkParams& p, dim3 grid, cudaStream_t stream) {
+Status launch_low_rank(const DecodeShrinkParams& p, dim3 grid, bool early, cudaStream_t stream) {
   switch (p.num_slices) {
     case 1:
       return launch(&decode_shrink_low_rank<TX, TA, 1, kPerSlice, kLookup>, grid, kThreads, stream,
-                    p);
+                    p, early);
     case 2:
       return launch(&decode_shrink_low_rank<TX, TA, 2, kPerSlice, kLookup>, grid, kThreads, stream,
-                    p);
+                    p, early);
     default:
       return launch(&decode_shrink_low_rank<TX, TA, 3, kPerSlice, kLookup>, grid, kThreads, stream,
-                    p);
+                    p, early);
   }
 }
 
 template <class TX, class TA, Lookup kLookup>
-Status launch_shrink(const DecodeShrinkParams& p, dim3 grid, cudaStream_t stream) {
+Status launch_shrink(const DecodeShrinkParams& p, dim3 grid, bool early, cudaStream_t stream) {
   if constexpr (sizeof(TA) == 2) {
     if (p.num_slices <= 3 && p.max_rank <= kTile)
-      return launch_low_rank<TX, TA, 1, kLookup>(p, grid, stream);
+      return launch_low_rank<TX, TA, 1, kLookup>(p, grid, early, stream);
     if (p.num_slices <= 3 && p.max_rank <= 2 * kTile)
-      return launch_low_rank<TX, TA, 2, kLookup>(p, grid, stream);
+      return launch_low_rank<TX, TA, 2, kLookup>(p, grid, early, stream);
   }
-  return launch(&decode_shrink_any_rank<TX, TA, kLookup>, grid, kThreads, stream, p);
+  return launch(&decode_shrink_any_rank<TX, TA, kLookup>, grid, kThreads, stream, p, early);
 }
 
 template <class TX>
-Status launch_shrink(const DecodeShrinkParams& p, DType a, dim3 grid, cudaStream_t stream) {
-  if (a == DType::f32) return launch_shrink<TX, float, Lookup::any>(p, grid, stream);
-  if (p.kind == Grouping::uniform) return launch_shrink<TX, TX, Lookup::uniform>(p, grid, stream);
-  if (p.kind == Grouping::segments) return launch_shrink<TX, TX, Lookup::segments>(p, grid, stream);
-  return launch_shrink<TX, TX, Lookup::any>(p, grid, stream);
+Status launch_shrink(const DecodeShrinkParams& p, DType a, dim3 grid, bool early,
+                     cudaStream_t stream) {
+  if (a == DType::f32) return launch_shrink<TX, float, Lookup::any>(p, grid, early, stream);
+  if (p.kind == Grouping::uniform)
+    return launch_shrink<TX, TX, Lookup::uniform>(p, grid, early, stream);
+  if (p.kind == Grouping::segments)
+    return launch_shrink<TX, TX, Lookup::segments>(p, grid, early, stream);
+  return launch_shrink<TX, TX, Lookup::any>(p, grid, early, stream);
 }
 
 }  // namespace
@@ -98,7 +104,7 @@ bool decode_shrink_takes(DType x, DType a) noexcept {
 
 Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table,
                      const Grouping& grouping, Grouping::Kind kind, std::int64_t blocks,
-                     const SplitHidden& h, cudaStream_t stream) {
+                     const SplitHidden& h, const DecodeStart& start, cudaStream_t stream) {
   const TableShape& shape = table.shape;
   if (blocks == 0 || shape.max_rank == 0 || shape.num_slots == 0) return {};
   const bool aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 8 == 0;
@@ -116,10 +122,12 @@ Status decode_shrink(const ConstTensorView& x, const AdapterTableView& table,
                                   .kind = static_cast<int>(kind),
                                   .num_slices = shape.num_slices,
                                   .max_rank = shape.max_rank,
-                                  .wide = aligned && shape.in % kGroup == 0 ? 1 : 0};
+                                  .wide = aligned && shape.in % kGroup == 0 ? 1 : 0,
+                                  .fetches = start.early && start.fetches ? 1 : 0};
   const dim3 grid = grid_of(blocks, h.splits);
-  if (x.dtype == DType::f16) return launch_shrink<__half>(params, shape.a_dtype, grid, stream);
-  return launch_shrink<__nv_bfloat16>(params, shape.a_dtype, grid, stream);
+  if (x.dtype == DType::f16)
+    return launch_shrink<__half>(params, shape.a_dtype, grid, start.early, stream);
+  return launch_shrink<__nv_bfloat16>(params, shape.a_dtype, grid, start.early, stream);
 }
 
 RANKFOLD_CUDA_MODULE(decode_shrink)

@@ -2,6 +2,7 @@
 // entries say.
 #pragma once
 
+#include "decode_early.cuh"
 #include "decode_shrink_tiles.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -49,21 +50,72 @@ __device__ __forceinline__ void shrink_halves(const DecodeShrinkParams& p,
   }
 }
 
+constexpr int kFewSlices = 3;
+
+// The lane's rows of up to eight ranks of each slice; a slice of rank 0 has another's. False: none
+// has a rank.
+template <class TA>
+__device__ __forceinline__ bool tiles_of_slices(const DecodeShrinkParams& p,
+                                                const EntryOfA<TA> (&entry)[kFewSlices],
+                                                const TA* (&a)[kFewSlices], Columns& columns) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+  const TA* some = nullptr;
+#pragma unroll
+  for (int i = 0; i < kFewSlices; ++i) some = entry[i].rank > 0 ? entry[i].a : some;
+#pragma unroll
+  for (int i = 0; i < kFewSlices; ++i) {
+    const int rank = entry[i].rank;
+    a[i] = (rank > 0 ? entry[i].a : some) + max(min(g, rank - 1), 0) * entry[i].stride + 8 * t;
+    if (threadIdx.x == 0) {
+      columns.first[i] = i * p.max_rank;
+      columns.ranks[i] = i < p.num_slices ? rank : 0;
+    }
+  }
+  return some != nullptr;
+}
+
 template <class TX, class TA, Lookup kLookup>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_shrink_any_rank(const __grid_constant__ DecodeShrinkParams p) {
   __shared__ __align__(16) Shared shared;
+  if (p.fetches != 0) fetch_early<TA, kLookup>(p);
+  wait_for_previous();
   release_next();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const RowBlock block =
       find_decode_block<kLookup>(p.grouping, p.kind, static_cast<int>(blockIdx.x));
   if (block.slot < 0) return;
-  EntryOfA<TA> entry{nullptr, 0, 0};
-  if (lane < p.num_slices) {
-    entry = read_entry<TA>(p.entries + block.slot * p.slot_stride + lane, p.max_rank);
+  const AdapterEntry* const entries = p.entries + block.slot * p.slot_stride;
+  EntryOfA<TA> entry{nullptr, 0, 0}, few[kFewSlices];
+  const bool knows_all = p.num_slices <= kFewSlices;
+  if (knows_all) {
+#pragma unroll
+    for (int i = 0; i < kFewSlices; ++i)
+      few[i] = read_entry<TA>(entries + min(i, p.num_slices - 1), p.max_rank);
+  } else if (lane < p.num_slices) {
+    entry = read_entry<TA>(entries + lane, p.max_rank);
   }
   const TX* x[2];
   rows_of_x<kLookup>(p, block, x, shared.rows);
+  constexpr int kGroupsOfFew = sizeof(TA) == 2 ? 4 : 2;
+  if (knows_all) {
+    if (max(max(few[0].rank, few[1].rank), few[2].rank) <= kTile) {
+      // Nothing need be listed: as in a table of low rank a tile is a slice.
+      const TA* a[kFewSlices];
+      if (!tiles_of_slices(p, few, a, shared.columns)) return;
+      bool wide = p.wide != 0;
+#pragma unroll
+      for (int i = 0; i < kFewSlices; ++i)
+        wide &= few[i].rank == 0 || is_wide(few[i].a, few[i].stride);
+      shrink_tiles<TX, TA, kFewSlices, kGroupsOfFew, 1, true>(p, a, wide, x, block.count, 0,
+                                                              shared);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kFewSlices; ++i) {
+      if (lane == i && i < p.num_slices) entry = few[i];
+    }
+  }
   int end = (entry.rank + kTile - 1) / kTile;
 #pragma unroll
   for (int step = 1; step < kMaxSlices; step *= 2) {
@@ -79,8 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (total <= 3) {
     const TA* a[3];
     list_tiles(p, entry, end, total, 0, 0, a, shared.columns);
-    shrink_tiles<TX, TA, 3, sizeof(TA) == 2 ? 4 : 2, 1, true>(p, a, wide, x, block.count, 0,
-                                                              shared);
+    shrink_tiles<TX, TA, 3, kGroupsOfFew, 1, true>(p, a, wide, x, block.count, 0, shared);
     return;
   }
   constexpr int kShort = sizeof(TA) == 2 ? 1 : 2;  // of float32 half as much fits the registers

@@ -35,7 +35,8 @@ struct DecodeShrinkParams {
   int kind;
   int num_slices;
   int max_rank;
-  int wide;  ///< rows of x are aligned, and in is a multiple of 64
+  int wide;     ///< rows of x are aligned, and in is a multiple of 64
+  int fetches;  ///< A is asked for before the kernel in front has ended
 };
 
 // Eight consecutive elements of a row of x or A.
@@ -81,6 +82,52 @@ struct Loose<float> {
   __device__ __forceinline__ Eight<float> get() const {
     return {{make_uint4(words[0], words[1], words[2], words[3]),
              make_uint4(words[4], words[5], words[6], words[7])}};
+  }
+};
+
+// The same well inside a row: the aligned 16 bytes around them, which are all of the row. A load of
+// one word of each lane is as much work for the first level of cache as one of 16 bytes.
+constexpr int kMargin = 8;  // elements of the row before and behind a lane's eight
+template <class T>
+struct Inside {
+  static constexpr int kParts = 1 + static_cast<int>(sizeof(T)) / 2;
+  uint4 part[kParts];
+  const T* from;
+  __device__ __forceinline__ void load(const T* p, int left) {
+    from = p;
+    const T* const base =
+        reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(p) & ~std::uintptr_t{15});
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      part[i] = make_uint4(0, 0, 0, 0);
+      load_into_if<false>(part[i], left > 0, base + i * (16 / static_cast<int>(sizeof(T))));
+    }
+  }
+  __device__ __forceinline__ Eight<T> get() const {
+    constexpr int kWords = 2 * static_cast<int>(sizeof(T));
+    const auto bits = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(from));
+    std::uint32_t words[4 * kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      words[4 * i] = part[i].x;
+      words[4 * i + 1] = part[i].y;
+      words[4 * i + 2] = part[i].z;
+      words[4 * i + 3] = part[i].w;
+    }
+#pragma unroll
+    for (int i = 0; i < kWords + 2; ++i) words[i] = (bits & 8) != 0 ? words[i + 2] : words[i];
+#pragma unroll
+    for (int i = 0; i < kWords + 1; ++i) words[i] = (bits & 4) != 0 ? words[i + 1] : words[i];
+    if constexpr (sizeof(T) == 2) {
+      const unsigned select = (bits & 2) != 0 ? 0x5432 : 0x3210;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) words[i] = __byte_perm(words[i], words[i + 1], select);
+    }
+    Eight<T> v;
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i)
+      v.part[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    return v;
   }
 };
 

@@ -10,17 +10,14 @@ namespace cuda {
 
 namespace {
 
-// The part of K that a warp of a split has: every kSharers-th group, so that the warps of a block
-// read neighbouring 128 bytes of a row at a time. It is the same whatever the rows.
-template <int kSharers>
-__device__ __forceinline__ void groups_of_warp(const DecodeShrinkParams& p, int& first,
-                                               int& count) {
-  const int split = static_cast<int>(blockIdx.y),
-            warp = static_cast<int>(threadIdx.x) / 32 % kSharers;
-  const int begin = split * p.groups_of_split + min(split, p.longer_splits);
-  const int groups = p.groups_of_split + (split < p.longer_splits ? 1 : 0);
-  first = begin + warp;
-  count = (groups - warp + kSharers - 1) / kSharers;
+// The groups of a split: a warp has every kSharers-th, so that the warps of a block read
+// neighbouring 128 bytes of a row at a time. They are the same whatever the rows.
+__device__ __forceinline__ int first_of_split(const DecodeShrinkParams& p) {
+  const int split = static_cast<int>(blockIdx.y);
+  return split * p.groups_of_split + min(split, p.longer_splits);
+}
+__device__ __forceinline__ int groups_of_split(const DecodeShrinkParams& p) {
+  return p.groups_of_split + (static_cast<int>(blockIdx.y) < p.longer_splits ? 1 : 0);
 }
 
 // sums += x times the tiles over kGroups groups, all asked for before the first is used.
@@ -78,29 +75,38 @@ __device__ __forceinline__ void sum_slowly(int in, const void* const (*rows_of_a
     for (int i = 0; i < groups; ++i) {
       const int group = !ends ? i : i == 0 ? groups - 1 : i - 1;
       const int k = (first + group * step) * kGroup, left = in - k - 8 * t;
-      Loose<TX> rows[2][2];
-      Loose<TA> as[kBatch][2];
+      const auto add = [&]<class X, class A>(X(&rows)[2][2], A(&as)[kBatch][2]) {
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        rows[u][0].load(x0 + k + u * kChunk, left - u * kChunk);
-        rows[u][1].load(x1 + k + u * kChunk, two ? left - u * kChunk : 0);
-      }
+        for (int u = 0; u < 2; ++u) {
+          rows[u][0].load(x0 + k + u * kChunk, left - u * kChunk);
+          rows[u][1].load(x1 + k + u * kChunk, two ? left - u * kChunk : 0);
+        }
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const TA* const a =
-            static_cast<const TA*>(rows_of_a[min(tile + j, tiles - 1)][g]) + 8 * t + k;
+        for (int j = 0; j < kBatch; ++j) {
+          const TA* const a =
+              static_cast<const TA*>(rows_of_a[min(tile + j, tiles - 1)][g]) + 8 * t + k;
 #pragma unroll
-        for (int u = 0; u < 2; ++u) as[j][u].load(a + u * kChunk, left - u * kChunk);
-      }
-      const Left<TX, TA> low(rows[0][0].get(), rows[0][1].get());
-      const Left<TX, TA> high(rows[1][0].get(), rows[1][1].get());
+          for (int u = 0; u < 2; ++u) as[j][u].load(a + u * kChunk, left - u * kChunk);
+        }
+        const Left<TX, TA> low(rows[0][0].get(), rows[0][1].get());
+        const Left<TX, TA> high(rows[1][0].get(), rows[1][1].get());
 #pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        float part[4] = {};
-        multiply_chunk<TX>(part, low, as[j][0].get());
-        multiply_chunk<TX>(part, high, as[j][1].get());
+        for (int j = 0; j < kBatch; ++j) {
+          float part[4] = {};
+          multiply_chunk<TX>(part, low, as[j][0].get());
+          multiply_chunk<TX>(part, high, as[j][1].get());
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sums[j][c] += part[c];
+          for (int c = 0; c < 4; ++c) sums[j][c] += part[c];
+        }
+      };
+      if (k >= kMargin && k + kGroup + kMargin <= in) {
+        Inside<TX> rows[2][2];
+        Inside<TA> as[kBatch][2];
+        add(rows, as);
+      } else {
+        Loose<TX> rows[2][2];
+        Loose<TA> as[kBatch][2];
+        add(rows, as);
       }
     }
 #pragma unroll
@@ -125,6 +131,45 @@ __device__ __noinline__ void call_sum_slowly(int in, const void* const (*rows_of
                                               step, to);
 }
 
+// All tiles from `from` on whose sums stand in shared memory at a time, rows not aligned. Where the
+// split has fewer groups than warps share it, those without help the others with their tiles: what
+// is summed stays the sum of one warp's groups.
+template <class TX, class TA, int kTiles, int kParts, bool kCalls>
+__device__ __forceinline__ void share_slowly(const DecodeShrinkParams& p, const TX* x0,
+                                             const TX* x1, bool two, int from, int first_tile,
+                                             Shared& shared) {
+  constexpr int kSharers = kWarps / kParts;
+  constexpr int kBatch = kCalls ? (sizeof(TA) == 2 ? 3 : 2) : 1;
+  const int warp = static_cast<int>(threadIdx.x) / 32, part = warp / kSharers;
+  const int lane = static_cast<int>(threadIdx.x) % 32, own = warp % kSharers;
+  const int groups = groups_of_split(p), sharers = min(groups, kSharers);
+  const int tiles = min(kTiles - from, kSumTiles), batches = (tiles + kBatch - 1) / kBatch;
+  const int begin = part * kTiles + from;
+#pragma unroll 1
+  for (int item = own; item < sharers * batches; item += kSharers) {
+    const int sharer = item % sharers, at = item / sharers * kBatch;
+    const int count = min(tiles - at, kBatch);
+    bool wanted = false;
+    for (int i = 0; i < count; ++i) wanted |= shared.columns.ranks[first_tile + begin + at + i] > 0;
+    if (!wanted) continue;
+    const int of_sharer = (groups - sharer + kSharers - 1) / kSharers;
+    float(*const to)[kDecodeRows][kTile] = shared.sums[part * kSharers + sharer] + at;
+    const void* const(*const rows_of_a)[kTile] = shared.rows_of_a + begin + at;
+    if constexpr (kCalls) {
+      call_sum_slowly<TX, TA>(p.in, rows_of_a, count, x0, x1, two, first_of_split(p) + sharer,
+                              of_sharer, kSharers, to);
+    } else {
+      sum_slowly<kBatch, TX, TA>(p.in, rows_of_a, count, x0, x1, two, first_of_split(p) + sharer,
+                                 of_sharer, kSharers, to);
+    }
+  }
+  if (own >= sharers) {
+    for (int i = lane; i < tiles * kDecodeRows * 2; i += 32) {
+      reinterpret_cast<float4*>(shared.sums[warp])[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+}
+
 // The products of the tiles with the rows of the block, summed over the warps that share K, into h.
 // a: the lane's row of each tile. wide, the same in all threads: all rows are aligned, and K ends
 // with a group. Rows past the rank and past the count are others again: what they
@@ -137,11 +182,10 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
   constexpr int kSharers = kWarps / kParts;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
-  int first, groups;
-  groups_of_warp<kSharers>(p, first, groups);
+  const int first = first_of_split(p) + warp % kSharers;
+  int groups = (groups_of_split(p) - warp % kSharers + kSharers - 1) / kSharers;
   const bool two = count > 8;
   const int part = kParts == 1 ? 0 : warp / kSharers;
-  const void* const(*const rows_of_a)[kTile] = shared.rows_of_a + part * kTiles;
   float sums[kTiles][4] = {};
   if (wide) {
     const TX* x[2] = {rows[0] + first * kGroup, rows[1] + first * kGroup};
@@ -150,6 +194,13 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
     if constexpr (kGroups > 1) {
 #pragma unroll 1
       for (; groups >= kGroups; groups -= kGroups) accumulate<kGroups, kSharers>(a, x, two, sums);
+    }
+    if constexpr (kGroups > 2) {
+      // What is left at once, too, as far as that goes.
+      if (groups >= 2) {
+        accumulate<2, kSharers>(a, x, two, sums);
+        groups -= 2;
+      }
     }
 #pragma unroll 1
     for (; groups > 0; --groups) accumulate<1, kSharers>(a, x, two, sums);
@@ -163,16 +214,9 @@ __device__ __forceinline__ void shrink_tiles(const DecodeShrinkParams& p, const 
 #pragma unroll
   for (int from = 0; from < kTiles; from += kSumTiles) {
     if (from > 0) __syncthreads();
-    constexpr int kRest = kTiles < kSumTiles ? kTiles : kSumTiles;
     if (!wide) {
-      const int n = min(kTiles - from, kRest);
-      if constexpr (kCalls) {
-        call_sum_slowly<TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
-                                kSharers, shared.sums[warp]);
-      } else {
-        sum_slowly<1, TX, TA>(p.in, rows_of_a + from, n, rows[0], rows[1], two, first, groups,
-                              kSharers, shared.sums[warp]);
-      }
+      share_slowly<TX, TA, kTiles, kParts, kCalls>(p, rows[0], rows[1], two, from, first_tile,
+                                                   shared);
     }
 #pragma unroll
     for (int i = from; wide && i < kTiles && i < from + kSumTiles; ++i) {

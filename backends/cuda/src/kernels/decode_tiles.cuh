@@ -36,12 +36,16 @@ struct Operands {
 };
 
 template <class TY, class TB, int kSteps>
-__device__ __forceinline__ void clear(Operands<TY, TB, kSteps>& o) {
+__device__ __forceinline__ void clear_b(Operands<TY, TB, kSteps>& o) {
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) o.b[s][j] = {};
   }
+}
+template <class TY, class TB, int kSteps>
+__device__ __forceinline__ void clear(Operands<TY, TB, kSteps>& o) {
+  clear_b(o);
 #pragma unroll
   for (int i = 0; i < 2; ++i) o.y[i] = {};
 }
@@ -172,6 +176,7 @@ __device__ __forceinline__ void expand_tiles(const DecodeExpandParams& p, const 
     b += b_step;
   }
   wait_for_previous();
+  if (p.releases != 0) release_next();
   const bool keep = p.h_out != nullptr && w.first_chunk;
   float4 rows[2][kSteps];
   if (!kTwo && w.count == 1 && p.pinned == 0) {
@@ -244,6 +249,7 @@ __device__ __forceinline__ void expand_in_groups(const DecodeExpandParams& p, co
                                                  Shared& shared) {
   constexpr int kRanks = 16 * kSteps;
   wait_for_previous();
+  if (p.releases != 0) release_next();
 #pragma unroll 1
   for (int tile = 0; tile < p.tiles_per_warp; ++tile) {
     float total[4][4] = {};
@@ -281,12 +287,102 @@ __device__ __forceinline__ void expand_in_groups(const DecodeExpandParams& p, co
   }
 }
 
+// More ranks than those of a group, all of whose h stands in shared memory as operands; B comes a
+// group at a time, one ahead. Bits are those of expand_in_groups. kWide: aligned rows, no bias.
+template <bool kWide, class TY, class TB>
+__device__ __forceinline__ void expand_many_ranks(const DecodeExpandParams& p,
+                                                  const Work<TY, TB>& w, Shared& shared,
+                                                  ManyShared& many) {
+  constexpr int kSteps = kRankGroup / 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int g = lane / 4;
+  const int groups = (w.rank + kRankGroup - 1) / kRankGroup;
+  const bool ragged = w.rank % kRankGroup != 0;
+  Operands<TY, TB, kSteps> ahead;
+  clear(ahead);
+  load_operands<kWide>(w, 0, 0, true, ahead);
+  wait_for_previous();
+  const bool keep = p.h_out != nullptr && w.first_chunk;
+  const bool alone = w.count == 1 && p.pinned == 0;
+#pragma unroll 1
+  for (int group = 0; group < groups; ++group) {
+    if (alone) {
+      sum_partials<kRankGroup, 1>(p, shared.rows, w.count, w.h_column, w.rank, group * kRankGroup,
+                                  shared.h, shared.groups, keep);
+    } else {
+      sum_partials<kRankGroup>(p, shared.rows, w.count, w.h_column, w.rank, group * kRankGroup,
+                               shared.h, shared.groups, keep);
+    }
+    if (warp < kSteps) {
+      float4 rows[2][kSteps];
+      read_rows<TB, kSteps>(shared.h, rows);
+      if (alone) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          if (g > 0) rows[0][s] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+          rows[1][s] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+      }
+      float undo[2];
+      scale_rows<TB, kSteps>(rows, w.strength, undo);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        if (warp != s) continue;
+        const Left<TB> own = make_left<TB>(rows[0][s], rows[1][s]);
+#pragma unroll
+        for (int i = 0; i < kPartsOf<TB>; ++i)
+          many.left[group * kSteps + s][i][lane] = own.part[i][0];
+      }
+      if (warp == 0 && lane % 4 == 0) {
+        many.undo[group][g] = undo[0];
+        many.undo[group][g + 8] = undo[1];
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll 1
+  for (int tile = 0; tile < w.tiles; ++tile) {
+    float total[4][4] = {};
+#pragma unroll 1
+    for (int group = 0; group < groups; ++group) {
+      float sums[4][4] = {};
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        Left<TB> left;
+#pragma unroll
+        for (int i = 0; i < kPartsOf<TB>; ++i)
+          left.part[i][0] = many.left[group * kSteps + s][i][lane];
+        multiply_step<TB>(sums, left, ahead.b[s]);
+      }
+      const float undo[2] = {many.undo[group][g], many.undo[group][g + 8]};
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        total[i / 4][i % 4] = fmaf(sums[i / 4][i % 4], undo[i % 4 / 2], total[i / 4][i % 4]);
+      const bool ends = group + 1 == groups;
+      if (ends) {
+        const float nothing[2] = {1.0f, 1.0f};
+        add_to_y<kWide>(w, tile, total, nothing, ahead.y);
+      }
+      // Of a last group that is not whole the other ranks are zero.
+      if (ragged) clear_b(ahead);
+      load_operands<kWide>(w, ends ? tile + 1 : tile, ends ? 0 : (group + 1) * kRankGroup, ends,
+                           ahead);
+    }
+  }
+}
+
 // The same called, where it would stand in the way of a kernel that is long already. w is a copy,
 // as what is passed by address stands in memory.
 template <int kSteps, class TY, class TB>
 __device__ __noinline__ void call_expand_in_groups(const DecodeExpandParams& p,
                                                    const Work<TY, TB>& w, Shared& shared) {
   expand_in_groups<false, kSteps, TY, TB>(p, w, shared);
+}
+template <class TY, class TB>
+__device__ __noinline__ void call_expand_many_ranks(const DecodeExpandParams& p,
+                                                    const Work<TY, TB>& w, Shared& shared,
+                                                    ManyShared& many) {
+  expand_many_ranks<false, TY, TB>(p, w, shared, many);
 }
 
 }  // namespace

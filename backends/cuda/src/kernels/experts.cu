@@ -121,6 +121,12 @@ Params make_params(const ApplyExpertsArgs& args) noexcept {
 // How many rows of a pair a block takes.
 enum class Size { few, some, many };
 
+struct How {
+  int chunks;
+  bool early;  // launched while the kernel before ends
+  cudaStream_t stream;
+};
+
 // A function's attribute is a device's.
 template <auto kKernel>
 Status allow_shared_memory(std::size_t bytes) {
@@ -146,7 +152,7 @@ Status allow_shared_memory(std::size_t bytes) {
 // kTiles: of A (16 ranks of a slice) that share a reading of x; 1: a block has one slice.
 template <class T, class TY, int kTokenTiles, int kWarps, int kTiles, int kStages, int kAhead,
           bool kOneTile, int kBlocks>
-Status launch_fused(Params& p, int chunks, cudaStream_t stream) {
+Status launch_fused(Params& p, const How& how) {
   using Sizes = experts::Shape<TY, kTokenTiles, kWarps, kTiles, kStages, kAhead>;
   constexpr auto kernel =
       &experts::apply<T, TY, kTokenTiles, kWarps, kTiles, kStages, kAhead, kOneTile, kBlocks>;
@@ -160,47 +166,50 @@ Status launch_fused(Params& p, int chunks, cudaStream_t stream) {
   const bool by_key = p.finder == experts::kByKey;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(by_key ? p.num_experts * p.num_slots : p.num_rows),
-                        static_cast<unsigned>(by_key ? chunks : 1),
+                        static_cast<unsigned>(by_key ? how.chunks : 1),
                         static_cast<unsigned>(divide_up(p.num_slices, p.slices_per_block)));
   config.blockDim = dim3(kWarps * 32);
   config.dynamicSmemBytes = bytes;
-  config.stream = stream;
+  config.stream = how.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = how.early ? 1 : 0;
   return to_status(cudaLaunchKernelEx(&config, kernel, p), "cudaLaunchKernelEx");
 }
 
 // Shapes measured on one H200. All but those of few rows split k over four warps, so that their
 // bits agree.
 template <class T, class TY>
-Status launch_size(Size size, Params& p, int chunks, cudaStream_t stream) {
+Status launch_size(Size size, Params& p, const How& how) {
   if constexpr (sizeof(TY) == 4) {
     // y is the most of the bytes: the kernels for any rank serve.
-    if (size == Size::many) return launch_fused<T, TY, 4, 4, 2, 3, 2, false, 3>(p, chunks, stream);
-    return launch_fused<T, TY, 1, 4, 2, 4, 2, false, 4>(p, chunks, stream);
+    if (size == Size::many) return launch_fused<T, TY, 4, 4, 2, 3, 2, false, 3>(p, how);
+    return launch_fused<T, TY, 1, 4, 2, 4, 2, false, 4>(p, how);
   } else if (p.max_rank > 16) {
-    if (size == Size::many) return launch_fused<T, TY, 4, 4, 2, 3, 2, false, 3>(p, chunks, stream);
-    return launch_fused<T, TY, 1, 4, 2, 4, 2, false, 4>(p, chunks, stream);
+    if (size == Size::many) return launch_fused<T, TY, 4, 4, 2, 3, 2, false, 3>(p, how);
+    return launch_fused<T, TY, 1, 4, 2, 4, 2, false, 4>(p, how);
   } else {
     switch (size) {
       case Size::few:
-        if (p.num_slices % 2 == 0)
-          return launch_fused<T, TY, 1, 8, 2, 5, 3, true, 2>(p, chunks, stream);
-        return launch_fused<T, TY, 1, 8, 1, 6, 3, true, 2>(p, chunks, stream);
+        if (p.num_slices % 2 == 0) return launch_fused<T, TY, 1, 8, 2, 5, 3, true, 2>(p, how);
+        return launch_fused<T, TY, 1, 8, 1, 6, 3, true, 2>(p, how);
       case Size::some:
-        if (p.num_slices % 2 == 0)
-          return launch_fused<T, TY, 2, 4, 2, 4, 3, true, 4>(p, chunks, stream);
-        return launch_fused<T, TY, 2, 4, 1, 4, 3, true, 4>(p, chunks, stream);
+        if (p.num_slices % 2 == 0) return launch_fused<T, TY, 2, 4, 2, 4, 3, true, 4>(p, how);
+        return launch_fused<T, TY, 2, 4, 1, 4, 3, true, 4>(p, how);
       case Size::many:
         break;
     }
-    if (p.num_slices > 1) return launch_fused<T, TY, 10, 4, 2, 3, 3, true, 2>(p, chunks, stream);
-    return launch_fused<T, TY, 8, 4, 1, 3, 4, true, 3>(p, chunks, stream);
+    if (p.num_slices > 1) return launch_fused<T, TY, 10, 4, 2, 3, 3, true, 2>(p, how);
+    return launch_fused<T, TY, 8, 4, 1, 3, 4, true, 3>(p, how);
   }
 }
 
 template <class T>
-Status launch_for(DType y, Size size, Params& p, int chunks, cudaStream_t stream) {
-  if (y == DType::f32) return launch_size<T, float>(size, p, chunks, stream);
-  return launch_size<T, T>(size, p, chunks, stream);
+Status launch_for(DType y, Size size, Params& p, const How& how) {
+  if (y == DType::f32) return launch_size<T, float>(size, p, how);
+  return launch_size<T, T>(size, p, how);
 }
 
 }  // namespace
@@ -223,7 +232,8 @@ const char* why_not_fused_experts(const Problem& problem) noexcept {
   return nullptr;
 }
 
-Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaStream_t stream) {
+Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, bool early,
+                     cudaStream_t stream) {
   Params p = make_params(args);
   if (p.num_rows == 0 || args.table.shape.num_slots == 0) return {};
   const TableShape& shape = args.table.shape;
@@ -240,9 +250,9 @@ Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaS
   const ExpertsConfiguration asked = experts_configuration(problem);
   if (asked.size >= 0) size = static_cast<Size>(asked.size);
   if (asked.parts > 0) chunks = asked.parts;
-  return problem.x_dtype == DType::f16
-             ? launch_for<__half>(args.y.dtype, size, p, chunks, stream)
-             : launch_for<__nv_bfloat16>(args.y.dtype, size, p, chunks, stream);
+  const How how{chunks, early, stream};
+  return problem.x_dtype == DType::f16 ? launch_for<__half>(args.y.dtype, size, p, how)
+                                       : launch_for<__nv_bfloat16>(args.y.dtype, size, p, how);
 }
 
 Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range,

@@ -12,7 +12,9 @@ namespace cuda {
 const char* why_not_fused_experts(const Problem& problem) noexcept;
 
 /// apply_experts. The problem is the call's: shapes of blocks are chosen by it, not by the window.
-Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, cudaStream_t stream);
+/// early: launched while the kernel before it in the stream ends, for which it waits.
+Status fused_experts(const ApplyExpertsArgs& args, const Problem& problem, bool early,
+                     cudaStream_t stream);
 
 /// For overwriting: what has no delta becomes zero; the rest is left to fused_experts.
 Status clear_rows_without_delta(const ApplyExpertsArgs& args, const Rows& rows, RowRange range,

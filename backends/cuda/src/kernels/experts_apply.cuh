@@ -218,6 +218,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) apply(const __grid_const
   __shared__ RowsOfBlock<kRows> s;
   __shared__ SliceOfBlock slices[kMaxSlices];
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
+  wait_for_previous();
+  release_next();
   Block block;
   block.slices = slices;
   block.first_slice = static_cast<int>(blockIdx.z) * p.slices_per_block;

@@ -40,6 +40,7 @@ bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DTyp
 struct PrefillPlan {
   int shrink_rows = 64;  ///< of a block: 64 or 128
   int splits = 1;        ///< parts of K
+  int tile_parts = 1;    ///< blocks that share the tiles of ranks of 64 rows and a part of K
   int cluster = 1;  ///< blocks that sum their parts of K on chip: a divisor of splits, at most 8
   int expand_steps = 0;  ///< of 128 bytes of a row of y for a block; 0: by the number of blocks
   int expand_rows = 64;  ///< of a block: 64 or 128

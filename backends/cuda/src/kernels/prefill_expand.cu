@@ -13,22 +13,22 @@ namespace cuda {
 namespace {
 
 /// Steps of a block: few enough that the device is full, many enough that beginning a block costs
-/// little. Over eight the blocks at work at a time are of so many rows that memory is slower.
+/// little. Over `most` the blocks at work at a time are of so many rows that memory is slower.
+/// beginning: what that costs, in steps.
 int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t columns,
-                 std::int64_t num_sms, std::int64_t slots) {
-  int best = 8;
+                 std::int64_t num_sms, std::int64_t slots, int most, int beginning) {
+  int best = most;
   std::int64_t best_cost = INT64_MAX;
-  for (int steps = 8; steps >= 2; --steps) {
+  for (int steps = most; steps >= (beginning < 8 ? 1 : 2); --steps) {
     std::int64_t parts = 0;
     for (int s = 0; s < shape.num_slices; ++s)
       parts += divide_up(divide_up(shape.out[s], columns), steps);
     const std::int64_t blocks = row_blocks * parts;
-    // In hundredths of a wave; the last of many waves is on average half empty. Beginning costs as
-    // much as 8 steps.
+    // In hundredths of a wave; the last of many waves is on average half empty.
     const std::int64_t waves = blocks <= num_sms ? 100
                                : blocks <= slots ? 130
                                                  : blocks * 100 / slots + 50;
-    const std::int64_t cost = waves * (steps + 8);
+    const std::int64_t cost = waves * (steps + beginning);
     if (cost < best_cost) {
       best_cost = cost;
       best = steps;
@@ -90,38 +90,44 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   const std::int64_t columns = kWarpBytes / kWarpRows / width;
   const std::int64_t row_blocks =
       row_block_bound(kind, active_rows, rows.max_segments, plan.expand_rows);
+  // A slice of y that is not aligned: a step takes several times as long.
+  params.wide_y =
+      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
+  bool odd_y = params.wide_y == 0;
+  std::int64_t column = 0;
+  for (int s = 0; s < shape.num_slices; column += shape.out[s++])
+    odd_y = odd_y || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
+  const bool of_floats = shape.b_dtype == DType::f32;
+  const int resident = resident_blocks(shape, plan.expand_rows);
   // A segment ends on average in the middle of a row block.
   const std::int64_t likely_blocks =
       std::min(divide_up(active_rows, plan.expand_rows) +
                    (kind == Grouping::segments ? rows.max_segments / 2 : 0),
                row_blocks);
-  params.steps =
-      plan.expand_steps > 0 ? plan.expand_steps
-      : shape.b_dtype == DType::f32 && shape.max_rank > kSlab
-          ? choose_float_steps(likely_blocks, shape, columns, device.num_sms)
-          : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns, device.num_sms,
-                         std::int64_t{device.num_sms} * resident_blocks(shape, plan.expand_rows));
+  if (plan.expand_steps > 0) {
+    params.steps = plan.expand_steps;
+  } else if (of_floats && shape.max_rank > kSlab) {
+    params.steps = choose_float_steps(likely_blocks, shape, columns, device.num_sms);
+  } else {
+    params.steps = choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns,
+                                device.num_sms, std::int64_t{device.num_sms} * resident,
+                                resident == 1 && !of_floats && row_blocks <= 8 ? 16 : 8,
+                                odd_y && !of_floats ? 2 : 8);
+  }
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
     params.first_part[s] = params.parts;
     params.parts += static_cast<int>(divide_up(divide_up(shape.out[s], columns), params.steps));
   }
   if (active_rows == 0 || params.parts == 0) return {};
-  params.wide_y =
-      reinterpret_cast<std::uintptr_t>(y.data) % 16 == 0 && y.strides[0] * width % 16 == 0;
   params.overwrites = options.mode == YMode::overwrite;
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
-  // Columns of a slice that is not aligned, or rows of B that are multiples of 8 bytes.
-  bool odd = params.wide_y == 0;
-  std::int64_t column = 0;
-  for (int s = 0; s < shape.num_slices; column += shape.out[s++])
-    odd = odd || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
-  if (shape.b_dtype == DType::f32)
-    return expand_floats(params, y.dtype, odd, row_blocks, overlaps, stream);
-  odd = odd || (shape.max_rank % 8 != 0 && shape.max_rank % 4 == 0);
-  if (odd) {
+  if (of_floats) return expand_floats(params, y.dtype, odd_y, row_blocks, overlaps, stream);
+  // Rows of B that are multiples of 8 bytes go the same way as y that is not aligned.
+  if (odd_y || shape.max_rank % 8 == 4) {
+    params.warp_bytes = kWarpBytes + (odd_y && width == 2 ? kTailBytes : 0);
     return expand_odd(params, shape.b_dtype, y.dtype, row_blocks, plan.expand_rows, overlaps,
                       stream);
   }

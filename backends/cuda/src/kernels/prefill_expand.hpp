@@ -32,6 +32,7 @@ struct ExpandParams {
   int overwrites;
   int with_bias;
   int made_h;
+  int warp_bytes;  // of y of a warp in a stage; of expand_odd() alone
 };
 
 /// The expand where rows of y are no multiples of 16 bytes, or rows of B multiples of 8. A and B of

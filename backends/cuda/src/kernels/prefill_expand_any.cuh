@@ -41,15 +41,14 @@ __device__ __noinline__ void expand_any(const ExpandParams& p, const Work<T>& wo
   const int steps = work.steps;
   const int rows[2] = {work.rows[0], work.rows[1]};
   Finish<TY, kOdd> to = start;
-  constexpr int kOfWarp = y_bytes<TY, kOdd>;  // of y of a warp
 
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t bias_offset = static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes);
   const std::uint32_t y_offset = bias_offset + kBiasBytes;
   const std::uint32_t stage_bytes =
-      y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * kOfWarp);
+      y_offset + static_cast<std::uint32_t>(blockDim.x / 32 * warp_bytes<kOdd>(p));
   const std::uint32_t own_offset =
-      y_offset + static_cast<std::uint32_t>(warp * kOfWarp + lane * 16);
+      y_offset + static_cast<std::uint32_t>(warp * warp_bytes<kOdd>(p) + lane * 16);
   constexpr int kCopy = RowCopy<kOdd>::kBytes;
   const bool copies_b =
       reinterpret_cast<std::uintptr_t>(b) % kCopy == 0 && b_stride % (kCopy / 2) == 0;

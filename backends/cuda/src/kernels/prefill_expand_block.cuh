@@ -52,9 +52,9 @@ __device__ __forceinline__ void expand_block(const ExpandParams& p, const Adapte
   // Stages of a ring: B, bias and y of a step.
   const std::uint32_t y_offset =
       static_cast<std::uint32_t>(p.slabs * kCols * kSlabRowBytes + kBiasBytes);
-  const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * y_bytes<TY, kOdd>;
+  const std::uint32_t stage_bytes = y_offset + blockDim.x / 32 * warp_bytes<kOdd>(p);
   const std::uint32_t own =
-      shared + y_offset + static_cast<std::uint32_t>(warp * y_bytes<TY, kOdd> + lane * 16);
+      shared + y_offset + static_cast<std::uint32_t>(warp * warp_bytes<kOdd>(p) + lane * 16);
   const int steps = work.steps;
   const auto copy_y = [&](std::uint32_t stage_own, int ahead) {
 #pragma unroll

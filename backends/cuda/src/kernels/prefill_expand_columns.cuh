@@ -57,14 +57,18 @@ Status launch_expand(ExpandParams& params, std::int64_t row_blocks, int rows, bo
       static_cast<int>(std::min<std::int64_t>(kSlabs, divide_up(params.max_rank, kSlab)));
   // Where ranks do not fit a stage, the stages hold more slabs than their own.
   if (params.max_rank > kSlabs * kSlab) params.slabs = kSlabs;
-  const int stage_bytes =
-      kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes + warps * y_bytes<TY, kOdd>;
+  // No more stages than steps, so that more blocks fit beside those of the shrink.
+  const int most_stages = kSlabs == 1 ? kFewStages : kManyStages;
+  const int stages =
+      params.max_rank > kSlabs * kSlab ? most_stages : std::min(most_stages, params.steps);
+  const int stage_bytes = kColumns<TY> * params.slabs * kSlabRowBytes + kBiasBytes +
+                          warps * (kOdd ? params.warp_bytes : kWarpBytes);
   return launch_shaped(&expand_columns<T, TY, kSlabs, kOdd>,
                        {.blocks = params.parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = warps * 32,
-                        .shared_bytes = (kSlabs == 1 ? kFewStages : kManyStages) * stage_bytes,
+                        .shared_bytes = stages * stage_bytes,
                         .overlaps = overlaps},
                        &prepared, stream, params);
 }

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
   const bool has_rows = multiplies && warp * kWarpRows < block.count;
   const int lane_columns = columns - lane % 4 * 8;
   const std::uint32_t own =
-      shared + static_cast<std::uint32_t>(S::kY + warp * y_bytes<TY, kOdd> + lane * 16);
+      shared + static_cast<std::uint32_t>(S::kY + warp * kYWarpBytes<TY, kOdd> + lane * 16);
   const auto is_whole = [&](int step) { return to.wide && (step + 1) * kCols <= columns; };
   const auto ask_for_y = [&](int step, int ahead, std::uint32_t at) {
     if (step < steps && has_rows && !p.overwrites)

@@ -15,6 +15,10 @@ constexpr int kFloatThreads = 384;
 constexpr int kFloatMultipliers = 256;  // the first threads of them
 constexpr int kFloatLoaders = kFloatThreads - kFloatMultipliers;
 
+/// Of y of a warp in a stage.
+template <class TY, bool kOdd>
+constexpr int kYWarpBytes = kWarpBytes + (kOdd && sizeof(TY) == 2 ? kTailBytes : 0);
+
 /// Of the block, how B and y stand in shared memory: places of B in parts, each with the powers of
 /// two of its columns and the bias, a ring of y, and barriers of the places.
 template <class TY, int kSlabs, bool kOdd>
@@ -26,7 +30,7 @@ struct FloatStages {
   static constexpr int kPlaceBytes = kBias + kBiasBytes;
   static constexpr int kPlaces = 3;
   static constexpr int kY = kPlaces * kPlaceBytes;
-  static constexpr int kYBytes = kFloatMultipliers / 32 * y_bytes<TY, kOdd>;
+  static constexpr int kYBytes = kFloatMultipliers / 32 * kYWarpBytes<TY, kOdd>;
   static constexpr int kCount = kOdd ? 5 : 6;          // of y
   static constexpr int kFull = kY + kCount * kYBytes;  // barriers: B is there,
   static constexpr int kEmpty = kFull + kPlaces * 8;   // and its place is free

@@ -28,8 +28,14 @@ struct RowBegin<true> {
 /// piece, the fifth behind all pieces of the warp.
 constexpr int kTailBytes = 4 * 32 * 4;
 /// Of y of a warp in a stage.
-template <class TY, bool kOdd>
-constexpr int y_bytes = kWarpBytes + (kOdd && sizeof(TY) == 2 ? kTailBytes : 0);
+template <bool kOdd>
+__device__ __forceinline__ int warp_bytes(const ExpandParams& p) {
+  if constexpr (kOdd) {
+    return p.warp_bytes;
+  } else {
+    return kWarpBytes;
+  }
+}
 
 /// own: the lane's first piece.
 __device__ __forceinline__ std::uint32_t tail_of(std::uint32_t own, int piece) {

@@ -12,10 +12,13 @@ namespace cuda {
 namespace {
 
 constexpr std::int64_t kMostIn = std::int64_t{1} << 29;
-constexpr std::int64_t kFewFloatRows = 1024;
 constexpr int kMostSplits = 8;  // each is read by every block of the expand
+constexpr std::int64_t kFewRows = 1024;
+constexpr std::int64_t kFewExpandSteps = 900;
 
-template <class T, class W, int kRows, int kMost>
+/// kSpread: the blocks of a row block and a part of K share the tiles of ranks, gridDim.x / splits
+/// of them.
+template <class T, class W, int kRows, int kMost, bool kSpread>
 __global__ void __launch_bounds__(kThreads, 1)
     shrink_tiles(const __grid_constant__ ShrinkParams p) {
   using S = Stages<W, kRows, kMost>;
@@ -24,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_previous();
   release_next();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  const int split = static_cast<int>(blockIdx.x);
+  const int split = static_cast<int>(kSpread ? blockIdx.x % p.splits : blockIdx.x);
   const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
   const RowBlock block = p.kind == Grouping::uniform
                              ? find_row_block<Grouping::uniform, kRows>(p.rows, index)
@@ -69,11 +72,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (tiles == 0) return;
   }
   const int most = all_wide ? kMost : 4;
-  const int passes = (tiles + most - 1) / most;
+  int passes = (tiles + most - 1) / most;
+  const int part = kSpread ? static_cast<int>(blockIdx.x) / p.splits : 0;
+  const int parts = kSpread ? static_cast<int>(gridDim.x) / p.splits : 1;
+  if constexpr (kSpread) passes = max(passes, parts);
   const int of_pass = (tiles + passes - 1) / passes;
-  for (int first = 0; first < tiles; first += of_pass) {
+  const int begin = part * of_pass;
+  for (int first = begin; first < tiles; first += parts * of_pass) {
     const int count = min(of_pass, tiles - first);
-    const bool loaded = preloads && first == 0;
+    const bool loaded = preloads && first == begin;
     const auto pass = [&]<int kTiles, bool kWide>() {
       multiply_pass<T, W, kRows, kMost, kTiles, kWide>(p, block, own, shared, first, count, split,
                                                        rows, kWide && loaded);
@@ -111,13 +118,18 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
+  if constexpr (kSpread) {  // x of a block without tiles
+    commit_copies();
+    wait_copies<0>();
+  }
 }
 
-template <class T, class W, int kRows, int kMost>
-Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream) {
+template <class T, class W, int kRows, int kMost, bool kSpread = false>
+Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaStream_t stream,
+                     int parts = 1) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&shrink_tiles<T, W, kRows, kMost>,
-                       {.blocks = params.splits,
+  return launch_shaped(&shrink_tiles<T, W, kRows, kMost, kSpread>,
+                       {.blocks = std::int64_t{params.splits} * parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kThreads,
@@ -155,6 +167,35 @@ int shrink_rows(const PrefillDevice& device, const TableShape& shape) noexcept {
              : 64;
 }
 
+// Clusters of so many blocks that a device has at a time, a block a multiprocessor: a cluster
+// stands in one of its parts, of which there are eight of 16 multiprocessors or a few more.
+std::int64_t resident_clusters(const PrefillDevice& device, int blocks) noexcept {
+  constexpr int kDeviceParts = 8;
+  return std::int64_t{kDeviceParts} * (device.num_sms / kDeviceParts / blocks);
+}
+
+// Blocks of 64 rows that share the tiles of ranks: one with many tiles has all registers, so that
+// no block of the expand can begin beside it. Few rows leave multiprocessors to those. Clusters add
+// up all of K, as each partial sum costs the expand the latency of a load.
+void plan_shared_tiles(const PrefillDevice& device, const TableShape& shape, std::int64_t blocks,
+                       bool few_rows, PrefillPlan& plan) noexcept {
+  const bool low_rank = shape.max_rank <= 16;
+  const std::int64_t wanted = !few_rows  ? device.num_sms
+                              : low_rank ? device.num_sms / 2
+                                         : device.num_sms * 5 / 6;
+  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+  plan.shrink_rows = kSharedRows;
+  plan.tile_parts = static_cast<int>(
+      std::clamp<std::int64_t>(wanted / blocks, 1, divide_up(most_tiles(shape), kSharedTiles)));
+  blocks *= plan.tile_parts;
+  plan.splits = static_cast<int>(
+      std::clamp<std::int64_t>(wanted / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
+  if (low_rank || !device.is_hopper) return;
+  while (plan.splits > 1 && blocks > resident_clusters(device, plan.splits)) --plan.splits;
+  plan.cluster = plan.splits;
+  if (plan.cluster == 8 && blocks * 16 <= wanted && chunks >= 16) plan.splits = 16;
+}
+
 }  // namespace
 
 bool prefill_supports(const PrefillDevice& device, const TableShape& shape, DType x_dtype,
@@ -179,33 +220,42 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
                          std::int64_t active_rows, std::int64_t max_segments) noexcept {
   PrefillPlan plan;
   plan.shared_bytes = device.shared_bytes;
-  plan.shrink_rows = shrink_rows(device, shape);
-  const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
-  const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
-  plan.splits = static_cast<int>(std::clamp<std::int64_t>(
-      device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
-  (void)kind;
-  (void)max_segments;
-  // Partial sums of high ranks are much to read: clusters add them up, large ones where few of them
-  // leave no multiprocessor without work.
-  // Weights of float32: blocks take long, so that more and shorter ones are even where segments or
-  // ranks are not.
   const bool of_floats = shape.a_dtype == DType::f32;
-  if (of_floats && shape.max_rank > 64 && chunks >= 32 && device.is_hopper) {
-    plan.splits = plan.cluster = 8;
-  } else if (shape.max_rank > 16 && plan.splits >= 4) {
-    const bool few = blocks * plan.splits <= 64 || (of_floats && active_rows <= kFewFloatRows);
-    if (plan.splits == 8 && few && device.is_hopper) {
-      if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
-      plan.cluster = 8;
-    } else if (device.is_hopper) {
-      plan.splits -= plan.splits % 2;
-      plan.cluster = 2;
+  const bool odd = !of_floats && shape.in % 8 != 0;
+  const bool few_rows = active_rows <= kFewRows;
+  if (!of_floats && (few_rows || odd)) {
+    const std::int64_t blocks = row_block_bound(kind, active_rows, max_segments, kSharedRows);
+    plan_shared_tiles(device, shape, std::max<std::int64_t>(blocks, 1), few_rows, plan);
+  } else {
+    const std::int64_t chunks = std::max<std::int64_t>(divide_up(shape.in, kStep), 1);
+    plan.shrink_rows = shrink_rows(device, shape);
+    const std::int64_t blocks = std::max<std::int64_t>(divide_up(active_rows, plan.shrink_rows), 1);
+    plan.splits = static_cast<int>(std::clamp<std::int64_t>(
+        device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
+    // Partial sums of high ranks are much to read: clusters add them up, large ones where few of
+    // them leave no multiprocessor without work.
+    // Weights of float32: blocks take long, so that more and shorter ones are even where segments
+    // or ranks are not.
+    if (of_floats && shape.max_rank > 64 && chunks >= 32 && device.is_hopper) {
+      plan.splits = plan.cluster = 8;
+    } else if (shape.max_rank > 16 && plan.splits >= 4) {
+      const bool few = blocks * plan.splits <= 64 || (of_floats && few_rows);
+      if (plan.splits == 8 && few && device.is_hopper) {
+        if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
+        plan.cluster = 8;
+      } else if (device.is_hopper) {
+        plan.splits -= plan.splits % 2;
+        plan.cluster = 2;
+      }
     }
   }
-  // With more ranks B is as much as y: more rows share it.
-  plan.expand_rows =
-      shape.b_dtype == DType::f32 || (shape.max_rank > 16 && active_rows > 64) ? 128 : 64;
+  // With more ranks B is as much as y: more rows share it, if that leaves enough blocks.
+  std::int64_t steps = 0;  // of 64 columns of 128 rows
+  for (int s = 0; s < shape.num_slices; ++s) steps += divide_up(shape.out[s], 64);
+  steps *= divide_up(active_rows, 128);
+  const bool shares_b = shape.max_rank > 16 && steps > kFewExpandSteps &&
+                        (active_rows > kFewRows || (shape.max_rank > 64 && active_rows > 64));
+  plan.expand_rows = of_floats || shares_b ? 128 : 64;
   return plan;
 }
 
@@ -234,9 +284,17 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
                   h.split_stride % 2 == 0 && shape.max_rank % 2 == 0;
   const std::int64_t row_blocks =
       row_block_bound(kind, active_rows, rows.max_segments, plan.shrink_rows);
+  if (shape.a_dtype != DType::f32 && (params.wide_x == 0 || shape.in % 8 != 0)) {
+    return shrink_odd(params, x.dtype,
+                      row_block_bound(kind, active_rows, rows.max_segments, kSharedRows),
+                      plan.tile_parts, stream);
+  }
   const bool few = most_tiles(shape) <= 4 || plan.shared_bytes < kManyShared;
   const auto run = [&]<class T>(const T*) {
     if (plan.shrink_rows == 128) return launch_shrink<T, T, 128, 12>(params, row_blocks, stream);
+    if (plan.tile_parts > 1)
+      return launch_shrink<T, T, kSharedRows, kSharedTiles, true>(params, row_blocks, stream,
+                                                                  plan.tile_parts);
     return few ? launch_shrink<T, T, 64, 4>(params, row_blocks, stream)
                : launch_shrink<T, T, 64, 8>(params, row_blocks, stream);
   };
