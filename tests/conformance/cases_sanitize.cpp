@@ -246,6 +246,22 @@ void add_rest(CaseList& list) {
       linear.out = {200, 72};
       add(list, linear, "many_rows/eight_bytes_" + of + "_r" + number(rank));
     }
+    // The same with weights of float32, and aligned; stages of 64 of which a part is there.
+    for (const std::int32_t rank : {16, 64, 128}) {
+      for (const DType y : {dtype, DType::f32}) {
+        for (const bool odd : {false, true}) {
+          CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+          set_dtypes(linear, dtype, DType::f32);
+          linear.y = y;
+          linear.tokens = rank == 16 ? 1100 : 600;
+          linear.in = odd && y == DType::f32 ? 333 : 1100;
+          linear.out = slices_of(2, odd);
+          add(list, linear,
+              "many_rows/" + std::string(odd ? "odd_" : "aligned_") + of + "_f32_y_" +
+                  to_string(y) + "_r" + number(rank));
+        }
+      }
+    }
     // h given, of a width that no wide access fits.
     CallSpec backward = make_spec(Op::backward, kRegimes[2], 15);
     set_dtypes(backward, dtype, dtype);

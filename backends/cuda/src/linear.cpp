@@ -138,8 +138,13 @@ Result<LinearPlan> plan_linear(const Problem& problem, const DeviceTraits& trait
       // Rows that cannot be grouped here have the bits that they have among few.
       if (!few_takes && rows_take && problem.options.batch_invariant == BatchInvariant::on)
         plan.strategy = Strategy::routed;
-      if (many_takes && plan.active >= kPrefillRows && mean >= kPrefillMean)
+      // Low ranks of float32 are few matrix instructions, however many rows read them.
+      if (many_takes && mean >= kPrefillMean &&
+          plan.active >= (problem.shape.a_dtype == DType::f32 && problem.shape.max_rank <= 16
+                              ? 2 * kPrefillRows
+                              : kPrefillRows)) {
         plan.strategy = Strategy::tensor_core;
+      }
       break;
     case Strategy::general:
       break;

@@ -3,7 +3,6 @@
 #include "modules.hpp"
 #include "prefill.hpp"
 #include "prefill_expand_columns.cuh"
-#include "prefill_expand_floats.cuh"
 #include "prefill_launch.hpp"
 #include "rows.cuh"
 #include "wgmma.cuh"
@@ -30,6 +29,27 @@ int choose_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t 
                                : blocks <= slots ? 130
                                                  : blocks * 100 / slots + 50;
     const std::int64_t cost = waves * (steps + beginning);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = steps;
+    }
+  }
+  return best;
+}
+
+/// The same for weights of float32, where a multiprocessor has one block, which begins in the time
+/// of four steps. Half of the rows may be of no adapter, which nobody knows here.
+int choose_float_steps(std::int64_t row_blocks, const TableShape& shape, std::int64_t columns,
+                       std::int64_t num_sms) {
+  int best = 8;
+  std::int64_t best_cost = INT64_MAX;
+  for (int steps = 40; steps >= 2; --steps) {
+    std::int64_t parts = 0;
+    for (int s = 0; s < shape.num_slices; ++s)
+      parts += divide_up(divide_up(shape.out[s], columns), steps);
+    const std::int64_t waves =
+        divide_up(row_blocks * parts, num_sms) + divide_up(row_blocks * parts, 2 * num_sms);
+    const std::int64_t cost = waves * (steps + 4);
     if (cost < best_cost) {
       best_cost = cost;
       best = steps;
@@ -79,12 +99,21 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
     odd_y = odd_y || column * width % 16 != 0 || shape.out[s] * width % 16 != 0;
   const bool of_floats = shape.b_dtype == DType::f32;
   const int resident = resident_blocks(shape, plan.expand_rows);
-  params.steps = plan.expand_steps > 0
-                     ? plan.expand_steps
-                     : choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns,
-                                    device.num_sms, std::int64_t{device.num_sms} * resident,
-                                    resident == 1 && !of_floats && row_blocks <= 8 ? 16 : 8,
-                                    odd_y && !of_floats ? 2 : 8);
+  // A segment ends on average in the middle of a row block.
+  const std::int64_t likely_blocks =
+      std::min(divide_up(active_rows, plan.expand_rows) +
+                   (kind == Grouping::segments ? rows.max_segments / 2 : 0),
+               row_blocks);
+  if (plan.expand_steps > 0) {
+    params.steps = plan.expand_steps;
+  } else if (of_floats && shape.max_rank > kSlab) {
+    params.steps = choose_float_steps(likely_blocks, shape, columns, device.num_sms);
+  } else {
+    params.steps = choose_steps(divide_up(active_rows, plan.expand_rows), shape, columns,
+                                device.num_sms, std::int64_t{device.num_sms} * resident,
+                                resident == 1 && !of_floats && row_blocks <= 8 ? 16 : 8,
+                                odd_y && !of_floats ? 2 : 8);
+  }
   for (int s = 0; s < shape.num_slices; ++s) {
     params.out[s] = shape.out[s];
     params.first_part[s] = params.parts;
@@ -95,26 +124,19 @@ Status prefill_expand(const PartialHidden& h, const AdapterTableView& table, con
   params.with_bias = options.with_bias;
   params.made_h = options.made_h;
   const bool overlaps = options.overlaps_shrink && device.is_hopper;
+  if (of_floats) return expand_floats(params, y.dtype, odd_y, row_blocks, overlaps, stream);
   // Rows of B that are multiples of 8 bytes go the same way as y that is not aligned.
-  if (!of_floats && (odd_y || shape.max_rank % 8 == 4)) {
+  if (odd_y || shape.max_rank % 8 == 4) {
     params.warp_bytes = kWarpBytes + (odd_y && width == 2 ? kTailBytes : 0);
     return expand_odd(params, shape.b_dtype, y.dtype, row_blocks, plan.expand_rows, overlaps,
                       stream);
   }
   const auto run = [&]<class T, class TY>(const T*, const TY*) {
-    const int slabs = static_cast<int>(divide_up(shape.max_rank, kSlab));
-    if constexpr (std::is_same_v<T, float>) {
-      return slabs == 1   ? launch_floats<TY, 1>(params, row_blocks, overlaps, stream)
-             : slabs <= 4 ? launch_floats<TY, 4>(params, row_blocks, overlaps, stream)
-                          : launch_floats<TY, 8>(params, row_blocks, overlaps, stream);
-    } else {
-      return launch_slabs<T, TY, false>(params, row_blocks, plan.expand_rows, overlaps, stream);
-    }
+    return launch_slabs<T, TY, false>(params, row_blocks, plan.expand_rows, overlaps, stream);
   };
   const float* const f32 = nullptr;
   const __half* const f16 = nullptr;
   const __nv_bfloat16* const bf16 = nullptr;
-  if (shape.b_dtype == DType::f32) return y.dtype == DType::f32 ? run(f32, f32) : run(f32, bf16);
   if (shape.b_dtype == DType::f16) return y.dtype == DType::f32 ? run(f16, f32) : run(f16, f16);
   return y.dtype == DType::f32 ? run(bf16, f32) : run(bf16, bf16);
 }

@@ -40,5 +40,12 @@ struct ExpandParams {
 Status expand_odd(ExpandParams& params, DType b_dtype, DType y_dtype, std::int64_t row_blocks,
                   int rows, bool overlaps, cudaStream_t stream);
 
+/// Shared memory that the expand of float32 weights takes at most.
+inline constexpr int kFloatExpandBytes = 200 * 1024;
+
+/// The expand of float32 weights, 128 rows a block. odd: rows of y are no multiples of 16 bytes.
+Status expand_floats(const ExpandParams& params, DType y_dtype, bool odd, std::int64_t row_blocks,
+                     bool overlaps, cudaStream_t stream);
+
 }  // namespace cuda
 RANKFOLD_NAMESPACE_END

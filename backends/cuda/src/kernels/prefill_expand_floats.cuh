@@ -1,167 +1,91 @@
-// The expand of prefill_expand.cu for weights of float32, included there alone. Each column of B is
-// brought to the range of f16 by a power of two and becomes the sum of two parts of f16, as h does:
-// of a step the two hold 22 bits, and of the four products of parts the smallest is left out.
+// The expand of prefill_expand.cu for weights of float32, included by prefill_expand_floats.cu
+// alone. Each column of B is brought to the range of f16 by a power of two and becomes the sum of
+// two parts of f16, as h does: of a step the two hold 22 bits, and of the four products of parts
+// the smallest is left out. One warpgroup loads and splits B; two others, 64 rows each, multiply
+// and move y.
 #pragma once
 
+#include "prefill_float_columns.cuh"
 #include "prefill_launch.hpp"
-#include "prefill_outputs.cuh"
-#include "prefill_words.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
 namespace cuda {
 
 namespace {
 
-constexpr int kFloatThreads = 256;
-
-/// Of the block, how B and y stand in shared memory: two places of B in parts, with the powers of
-/// two of its columns and the bias, and a ring of y.
-template <class TY, int kSlabs>
-struct FloatStages {
-  static constexpr int kCols = kColumns<TY>;
-  static constexpr int kPartBytes = kSlabs * kCols * kSlabRowBytes;
-  static constexpr int kScales = 2 * kPartBytes;
-  static constexpr int kBias = kScales + 256;
-  static constexpr int kPlaceBytes = kBias + kBiasBytes;
-  static constexpr int kYBytes = kFloatThreads / 32 * kWarpBytes;
-  static constexpr int kCount = kSlabs == 4 ? 4 : 6;  // of y
-  static constexpr int kBytes = 2 * kPlaceBytes + kCount * kYBytes;
-  static constexpr int kBlocks = kSlabs == 8 ? 1 : 2;  // on a multiprocessor
-  // Pieces of eight ranks of a column are neighbouring threads.
-  static constexpr int kPieces = 2 * kSlabs;
-  static constexpr int kTurn = kFloatThreads / kPieces;  // columns
-  static constexpr int kTurns = kCols > kTurn ? kCols / kTurn : 1;
-};
-
-/// The thread's pieces of B of a step.
-template <class TY, int kSlabs>
-struct FloatColumns {
-  using S = FloatStages<TY, kSlabs>;
-  const float* b;  // at the thread's piece of its first column
-  std::int64_t stride;
-  int count;  // of the piece's ranks
+/// What a block has of the batch and of an entry.
+struct FloatBlock {
+  int slice;
   int columns;
-  int column;  // the thread's first of the step fetched last
-  bool wide;
-  std::uint32_t words[S::kTurns][8];
-
-  __device__ __forceinline__ void fetch() {
-#pragma unroll
-    for (int i = 0; i < S::kTurns; ++i) {
-      const int c = column + i * S::kTurn;
-      const int present = c < columns ? count : 0;
-      const float* const from = present > 0 ? b + c * stride : b;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) words[i][j] = 0u;
-      if (wide) {
-        load_words_if(words[i], present >= 4, present >= 8, from);
-        // Two steps on: 128 bytes are four pieces.
-        if (static_cast<int>(threadIdx.x) % 4 == 0 && present > 0 && c + 2 * S::kCols < columns) {
-          asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 2 * S::kCols * stride) : "memory");
-        }
-      } else {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          if (j < present) words[i][j] = __float_as_uint(from[j]);
-        }
-      }
-    }
-    column += S::kCols;
-  }
-  __device__ __forceinline__ void store(std::uint32_t place) const {
-    const int piece = static_cast<int>(threadIdx.x) % S::kPieces;
-    const int n = static_cast<int>(threadIdx.x) / S::kPieces;
-#pragma unroll
-    for (int i = 0; i < S::kTurns; ++i) {
-      float most = 0.0f;
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        most = fmaxf(most, finite_magnitude(__uint_as_float(words[i][j])));
-#pragma unroll
-      for (int step = 1; step < S::kPieces; step *= 2)
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-      float fit, unfit;
-      fit_f16(most, fit, unfit);
-      std::uint32_t high[4], low[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        split_pair<__half>(__uint_as_float(words[i][2 * j]) * fit,
-                           __uint_as_float(words[i][2 * j + 1]) * fit, high[j], low[j]);
-      }
-      const int c = n + i * S::kTurn;
-      if (S::kTurn > S::kCols && c >= S::kCols) continue;
-      const std::uint32_t at = place +
-                               static_cast<std::uint32_t>(piece / 2 * S::kCols * kSlabRowBytes) +
-                               slab_offset(permuted(c), piece % 2);
-      store_shared_16(at, high);
-      store_shared_16(at + S::kPartBytes, low);
-      if (piece == 0) {
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(place + S::kScales + c * 4), "f"(unfit)
-                     : "memory");
-      }
-    }
-  }
+  int steps;
+  std::int64_t first_column;
+  int rank;
+  const float* b;
+  std::int64_t b_stride;
+  const float* bias;  // nullptr: none
 };
 
-/// sums += h B^T over all slabs, begun; the largest products last.
-template <int kSlabs, int kGroups>
-__device__ __forceinline__ void begin_float_slabs(float (&sums)[kGroups][4][4],
-                                                  const Fragment<__half> (&h)[kSlabs],
-                                                  std::uint32_t high, std::uint32_t low, int lane) {
-  constexpr int kSlabBytes = kGroups * 32 * kSlabRowBytes;
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  (void)lane;
-  warpgroup_begin();
+/// The loading warpgroup.
+template <class TY, int kSlabs, bool kOdd, bool kWide>
+__device__ __forceinline__ void load_columns(const FloatBlock& block, std::uint32_t shared) {
+  using S = FloatStages<TY, kSlabs, kOdd>;
+  const int thread = static_cast<int>(threadIdx.x) - kFloatMultipliers;
+  FloatColumns<TY, kSlabs, kOdd, kWide> next;
+  const int piece = thread % S::kPieces;
+  next.count = min(max(block.rank - piece * 8, 0), 8);
+  next.b = block.b;
+  next.stride = block.b_stride;
+  next.left = block.columns - thread / S::kPieces;
+  next.from = block.b + (block.first_column + thread / S::kPieces) * block.b_stride + piece * 8;
+  // The second level of cache is asked for whole columns, some steps earlier.
+  constexpr int kEarlier = 3;
+  const auto ask_for = [&](int step) {
+    const int column = step * S::kCols + thread;
+    if (kWide && thread < S::kCols && column < block.columns && block.rank > 0)
+      prefetch_bulk(block.b + (block.first_column + column) * block.b_stride, block.rank * 4);
+  };
 #pragma unroll
-  for (int s = 0; s < kSlabs; ++s) {
-    float* const to = &sums[0][0][0];
-    warpgroup_multiply_rows<__half, kGroups>(to, h[s].part[1],
-                                             slab_descriptor(high + s * kSlabBytes));
-    warpgroup_multiply_rows<__half, kGroups>(to, h[s].part[0],
-                                             slab_descriptor(low + s * kSlabBytes));
-  }
-#pragma unroll
-  for (int s = 0; s < kSlabs; ++s) {
-    warpgroup_multiply_rows<__half, kGroups>(&sums[0][0][0], h[s].part[0],
-                                             slab_descriptor(high + s * kSlabBytes));
-  }
-  warpgroup_commit();
-#else
-#pragma unroll
-  for (int s = 0; s < kSlabs; ++s) multiply_slab(sums, h[s], low + s * kSlabBytes, lane);
-#pragma unroll
-  for (int s = 0; s < kSlabs; ++s) multiply_slab(sums, h[s], high + s * kSlabBytes, lane);
-#endif
-}
-template <int kGroups>
-__device__ __forceinline__ void end_float_slabs(float (&sums)[kGroups][4][4],
-                                                std::uint32_t scales) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  warpgroup_wait(reinterpret_cast<float(&)[kGroups * 16]>(sums));
-#endif
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 v = load_shared_16(scales + static_cast<std::uint32_t>(group * 128 + i * 16));
-      const float scale[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-                              __uint_as_float(v.w)};
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sums[group][2 * i + j / 4][j % 4] *= scale[j / 4 * 2 + j % 2];
+  for (int i = 0; i < S::kTurns; ++i) next.fetch(i);
+  for (int step = 1; step < kEarlier; ++step) ask_for(step);
+  int place = 0, turn = 0;
+#pragma unroll 1
+  for (int step = 0; step < block.steps; ++step) {
+    ask_for(step + kEarlier);
+    const std::uint32_t at = shared + static_cast<std::uint32_t>(place * S::kPlaceBytes);
+    barrier_wait(shared + static_cast<std::uint32_t>(S::kEmpty + place * 8), turn ^ 1);
+    next.advance();
+    next.store_and_fetch(at);
+    if (block.bias != nullptr && thread < S::kCols) {
+      const int column = step * S::kCols + thread;
+      const float v = column < block.columns ? block.bias[block.first_column + column] : 0.0f;
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + S::kBias + thread * 4), "f"(v) : "memory");
+    }
+    barrier_arrive(shared + static_cast<std::uint32_t>(S::kFull + place * 8));
+    if (++place == S::kPlaces) {
+      place = 0;
+      turn ^= 1;
     }
   }
 }
 
-template <class TY, int kSlabs>
-__global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBlocks))
-    expand_floats(const __grid_constant__ ExpandParams p) {
-  using S = FloatStages<TY, kSlabs>;
+template <class TY, int kSlabs, bool kOdd>
+__global__ void __launch_bounds__(kFloatThreads, 1)
+    expand_float_columns(const __grid_constant__ ExpandParams p) {
+  using S = FloatStages<TY, kSlabs, kOdd>;
   constexpr int kCols = S::kCols, kGroups = kCols / 32, kStages = S::kCount;
-  constexpr int kRows = kFloatThreads / 32 * kWarpRows;
+  constexpr int kRows = kFloatMultipliers / 32 * kWarpRows;
   extern __shared__ __align__(256) unsigned char dynamic[];
   const std::uint32_t shared = shared_address(dynamic);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
+  if (thread == 0) {
+    for (int i = 0; i < S::kPlaces; ++i) {
+      barrier_init(shared + static_cast<std::uint32_t>(S::kFull + i * 8),
+                   kFloatThreads - kFloatMultipliers);
+      barrier_init(shared + static_cast<std::uint32_t>(S::kEmpty + i * 8), kFloatMultipliers / 32);
+    }
+    barrier_publish();
+  }
   const int part = static_cast<int>(blockIdx.x);
   const int index = static_cast<int>(blockIdx.y + blockIdx.z * kRowBlocksY);
   const RowBlock block = p.kind == Grouping::uniform
@@ -171,6 +95,7 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
     wait_for_previous();
     return;
   }
+  FloatBlock own_block;
   std::int64_t y_column = 0;
   int slice = 0;
   for (; slice + 1 < p.num_slices && part >= p.first_part[slice + 1]; ++slice)
@@ -180,8 +105,10 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
       static_cast<int>(min(p.out[slice] - first_column, std::int64_t{p.steps} * kCols));
   const int steps = (columns + kCols - 1) / kCols;
   const AdapterEntry* const entry = p.entries + block.slot * p.slot_stride + slice;
+  const bool multiplies = thread < kFloatMultipliers;
 
-  Finish<TY> to;
+  Finish<TY, kOdd> to;
+  if constexpr (kOdd) to.all_left = lane % 4 == 0 && y_column + first_column == 0 ? columns : -1;
   int rows[2];
   to.wide = p.wide_y && y_column * sizeof(TY) % 16 == 0;
   to.overwrites = p.overwrites;
@@ -194,10 +121,10 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
                                           : row_at<Grouping::segments>(p.rows, block, at);
     to.y[r] = static_cast<TY*>(p.y) + rows[r] * p.y_stride + y_column + first_column + lane % 4 * 8;
   }
-  const bool has_rows = warp * kWarpRows < block.count;
+  const bool has_rows = multiplies && warp * kWarpRows < block.count;
   const int lane_columns = columns - lane % 4 * 8;
-  std::uint32_t own =
-      shared + 2 * S::kPlaceBytes + static_cast<std::uint32_t>(warp * kWarpBytes + lane * 16);
+  const std::uint32_t own =
+      shared + static_cast<std::uint32_t>(S::kY + warp * kYWarpBytes<TY, kOdd> + lane * 16);
   const auto is_whole = [&](int step) { return to.wide && (step + 1) * kCols <= columns; };
   const auto ask_for_y = [&](int step, int ahead, std::uint32_t at) {
     if (step < steps && has_rows && !p.overwrites)
@@ -209,11 +136,17 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
     ask_for_y(step, step * kCols, own + static_cast<std::uint32_t>(step * S::kYBytes));
 
   const void* const a = entry->a;
-  const float* const b = static_cast<const float*>(entry->b);
-  const std::int64_t b_stride = entry->b_row_stride;
-  const float* const bias = p.with_bias ? entry->bias : nullptr;
+  own_block.b = static_cast<const float*>(entry->b);
+  own_block.b_stride = entry->b_row_stride;
+  own_block.bias = p.with_bias ? entry->bias : nullptr;
   const int entry_rank = bounded_rank(*entry, p.max_rank);
-  const int rank = (b != nullptr) & (!p.made_h | (a != nullptr)) ? entry_rank : 0;
+  const int rank = (own_block.b != nullptr) & (!p.made_h | (a != nullptr)) ? entry_rank : 0;
+  if (rank == 0) own_block.bias = nullptr;
+  own_block.rank = rank;
+  own_block.slice = slice;
+  own_block.columns = columns;
+  own_block.steps = steps;
+  own_block.first_column = first_column;
   const float scaling = entry->scaling;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -221,31 +154,25 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
     if (p.token_weights != nullptr) to.f[r] *= p.token_weights[rows[r]];
     to.f_sum[r] = to.f[r];
   }
-  to.with_bias = bias != nullptr && rank > 0;
+  to.with_bias = own_block.bias != nullptr;
   if (rank == 0 && !p.overwrites) {
     wait_copies<0>();
     wait_for_previous();
     return;
   }
+  __syncthreads();  // the barriers are there
 
-  FloatColumns<TY, kSlabs> next;
-  const int piece = thread % S::kPieces;
-  next.count = min(max(rank - piece * 8, 0), 8);
-  next.b = b + (next.count > 0 ? first_column * b_stride + piece * 8 : 0);
-  next.stride = b_stride;
-  next.columns = columns;
-  next.column = thread / S::kPieces;
-  next.wide = reinterpret_cast<std::uintptr_t>(b) % 16 == 0 && b_stride % 4 == 0 && rank % 4 == 0;
-  const auto store_bias = [&](std::uint32_t place, int step) {
-    if (!to.with_bias || thread >= kCols) return;
-    const int column = step * kCols + thread;
-    const float v = column < columns ? bias[first_column + column] : 0.0f;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(place + S::kBias + thread * 4), "f"(v) : "memory");
-  };
-  next.fetch();
-  next.store(shared);
-  store_bias(shared, 0);
-  next.fetch();
+  if (!multiplies) {
+    const bool wide = reinterpret_cast<std::uintptr_t>(own_block.b) % 16 == 0 &&
+                      own_block.b_stride % 4 == 0 && rank % 4 == 0;
+    if (wide) {
+      load_columns<TY, kSlabs, kOdd, true>(own_block, shared);
+    } else {
+      load_columns<TY, kSlabs, kOdd, false>(own_block, shared);
+    }
+    wait_for_previous();
+    return;
+  }
 
   const float* h[2];
 #pragma unroll
@@ -278,55 +205,76 @@ __global__ void __launch_bounds__(kFloatThreads, (FloatStages<TY, kSlabs>::kBloc
     for (int r = 0; r < 2; ++r) to.f_sum[r] = to.f[r] * unfit[r];
   }
 
-  int stage = 0, last = kStages - 1;
+  const bool group_has_rows = warp / 4 * 64 < block.count;
+  int stage = 0, last = kStages - 1, place = 0, turn = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    const std::uint32_t place = shared + static_cast<std::uint32_t>(step % 2 * S::kPlaceBytes);
-    const std::uint32_t other =
-        shared + static_cast<std::uint32_t>((step + 1) % 2 * S::kPlaceBytes);
-    wait_copies<kStages - 2>();
-    publish_to_matrices();
-    __syncthreads();  // B of this step is there, and all have left the step before
-    ask_for_y(step + kStages - 1, (kStages - 1) * kCols,
-              own + static_cast<std::uint32_t>(last * S::kYBytes));
-    float sums[kGroups][4][4] = {};
-    begin_float_slabs<kSlabs>(sums, fragments, place, place + S::kPartBytes, lane);
-    next.store(other);
-    store_bias(other, step + 1);
-    next.fetch();
-    end_float_slabs(sums, place + S::kScales + static_cast<std::uint32_t>(lane % 4 * 32));
-    if (has_rows) {
-      const std::uint32_t from = own + static_cast<std::uint32_t>(stage * S::kYBytes);
-      if (is_whole(step) && !to.with_bias && !to.overwrites) {
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group)
-          finish_group<TY, true>(to, sums[group], group, 8, from, 0);
+    const std::uint32_t b = shared + static_cast<std::uint32_t>(place * S::kPlaceBytes);
+    const std::uint32_t empty = shared + static_cast<std::uint32_t>(S::kEmpty + place * 8);
+    barrier_wait(shared + static_cast<std::uint32_t>(S::kFull + place * 8), turn);
+    if (group_has_rows) {
+      // Here, not where it was written: the fence waits for what its thread has under way.
+      publish_to_matrices();
+      float sums[kGroups][4][4] = {};
+      if (kSlabs > 1 && rank <= kSlab) {
+        begin_float_slabs<1>(sums, fragments, b, b + S::kPartBytes, lane);
+      } else if (kSlabs > 4 && rank <= 4 * kSlab) {
+        begin_float_slabs<4>(sums, fragments, b, b + S::kPartBytes, lane);
       } else {
+        begin_float_slabs<kSlabs>(sums, fragments, b, b + S::kPartBytes, lane);
+      }
+      ask_for_y(step + kStages - 1, (kStages - 1) * kCols,
+                own + static_cast<std::uint32_t>(last * S::kYBytes));
+      end_float_slabs(sums, b + S::kScales + static_cast<std::uint32_t>(lane % 4 * 32));
+      const bool plain = is_whole(step) && !to.with_bias && !to.overwrites;
+      if (plain) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty);
+      }
+      wait_copies<kStages - 1>();
+      if (has_rows) {
+        const std::uint32_t from = own + static_cast<std::uint32_t>(stage * S::kYBytes);
+        if (plain) {
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          finish_group<TY, false>(to, sums[group], group, lane_columns - step * kCols - group * 32,
-                                  from,
-                                  place + S::kBias + static_cast<std::uint32_t>(lane % 4 * 32));
+          for (int group = 0; group < kGroups; ++group)
+            finish_group<TY, true>(to, sums[group], group, 8, from, 0);
+        } else {
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            finish_group<TY, false>(to, sums[group], group,
+                                    lane_columns - step * kCols - group * 32, from,
+                                    b + S::kBias + static_cast<std::uint32_t>(lane % 4 * 32));
+          }
         }
       }
-    }
+      if (!plain) {
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty);
+      }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) to.y[r] += kCols;
-    last = stage;
-    stage = stage == kStages - 1 ? 0 : stage + 1;
+      for (int r = 0; r < 2; ++r) to.y[r] += kCols;
+      last = stage;
+      stage = stage == kStages - 1 ? 0 : stage + 1;
+    } else if (lane == 0) {
+      barrier_arrive(empty);
+    }
+    if (++place == S::kPlaces) {
+      place = 0;
+      turn ^= 1;
+    }
   }
 }
 
-template <class TY, int kSlabs>
+template <class TY, int kSlabs, bool kOdd>
 Status launch_floats(const ExpandParams& params, std::int64_t row_blocks, bool overlaps,
                      cudaStream_t stream) {
   static std::atomic<std::uint64_t> prepared{0};
-  return launch_shaped(&expand_floats<TY, kSlabs>,
+  return launch_shaped(&expand_float_columns<TY, kSlabs, kOdd>,
                        {.blocks = params.parts,
                         .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
                         .blocks_z = divide_up(row_blocks, kRowBlocksY),
                         .threads = kFloatThreads,
-                        .shared_bytes = FloatStages<TY, kSlabs>::kBytes,
+                        .shared_bytes = FloatStages<TY, kSlabs, kOdd>::kBytes,
                         .overlaps = overlaps},
                        &prepared, stream, params);
 }

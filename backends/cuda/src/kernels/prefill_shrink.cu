@@ -1,7 +1,9 @@
 #include "launch.hpp"
 #include "modules.hpp"
 #include "prefill.hpp"
+#include "prefill_expand.hpp"
 #include "prefill_launch.hpp"
+#include "prefill_shrink_floats.cuh"
 #include "prefill_shrink_tiles.cuh"
 
 RANKFOLD_NAMESPACE_BEGIN
@@ -136,10 +138,23 @@ Status launch_shrink(const ShrinkParams& params, std::int64_t row_blocks, cudaSt
                        &prepared, stream, params);
 }
 
+Status launch_shrink_parts(const ShrinkParams& params, std::int64_t row_blocks,
+                           cudaStream_t stream) {
+  static std::atomic<std::uint64_t> prepared{0};
+  return launch_shaped(&shrink_parts,
+                       {.blocks = params.splits,
+                        .blocks_y = std::min<std::int64_t>(row_blocks, kRowBlocksY),
+                        .blocks_z = divide_up(row_blocks, kRowBlocksY),
+                        .threads = PartStages::kThreads,
+                        .shared_bytes = PartStages::kBytes + kAlign,
+                        .cluster = params.cluster},
+                       &prepared, stream, params);
+}
+
 constexpr int kManyShared =
     std::max(Stages<__half, 64, 8>::kBytes, Stages<__half, 128, 12>::kBytes) + kAlign;
 static_assert(Stages<float, 64, 4>::kBytes + kAlign <= kManyShared &&
-              Stages<float, 128, 8>::kBytes + kAlign <= kManyShared);
+              PartStages::kBytes + kAlign <= kManyShared && kFloatExpandBytes <= kManyShared);
 
 std::int64_t most_tiles(const TableShape& shape) noexcept {
   return shape.num_slices * divide_up(shape.max_rank, 16);
@@ -219,8 +234,13 @@ PrefillPlan plan_prefill(const PrefillDevice& device, const TableShape& shape, G
         device.num_sms / blocks, 1, std::min<std::int64_t>(chunks, kMostSplits)));
     // Partial sums of high ranks are much to read: clusters add them up, large ones where few of
     // them leave no multiprocessor without work.
-    if (shape.max_rank > 16 && plan.splits >= 4) {
-      if (plan.splits == 8 && blocks * plan.splits <= 64 && device.is_hopper) {
+    // Weights of float32: blocks take long, so that more and shorter ones are even where segments
+    // or ranks are not.
+    if (of_floats && shape.max_rank > 64 && chunks >= 32 && device.is_hopper) {
+      plan.splits = plan.cluster = 8;
+    } else if (shape.max_rank > 16 && plan.splits >= 4) {
+      const bool few = blocks * plan.splits <= 64 || (of_floats && few_rows);
+      if (plan.splits == 8 && few && device.is_hopper) {
         if (blocks * 16 <= 64 && chunks >= 16) plan.splits = 16;
         plan.cluster = 8;
       } else if (device.is_hopper) {
@@ -280,7 +300,7 @@ Status prefill_shrink(const ConstTensorView& x, const AdapterTableView& table, c
   };
   if (shape.a_dtype == DType::f32) {
     using T = __nv_bfloat16;
-    return plan.shrink_rows == 128 ? launch_shrink<T, float, 128, 8>(params, row_blocks, stream)
+    return plan.shrink_rows == 128 ? launch_shrink_parts(params, row_blocks, stream)
                                    : launch_shrink<T, float, 64, 4>(params, row_blocks, stream);
   }
   return x.dtype == DType::f16 ? run(static_cast<const __half*>(nullptr))

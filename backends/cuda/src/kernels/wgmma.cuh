@@ -37,6 +37,15 @@ __device__ __forceinline__ void warpgroup_begin() {
 __device__ __forceinline__ void warpgroup_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
+/// Registers of a warpgroup from here on: more, where others have left some, or fewer.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 template <int kCount>
 __device__ __forceinline__ void warpgroup_wait(float (&sums)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -184,9 +193,17 @@ template <int kCount>
 __device__ __forceinline__ void finish_tiles(float (&sums)[kCount]) {
   warpgroup_wait(sums);
 }
+/// Ends all that was begun but the last; its sums are still nobody's.
+__device__ __forceinline__ void finish_all_but_last() {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
 
 #else
 
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {}
+template <int kRegisters>
+__device__ __forceinline__ void leave_registers() {}
 template <class T, int kTiles>
 __device__ __forceinline__ void begin_tiles(float (&sums)[kTiles * 8], std::uint32_t x,
                                             std::uint32_t a, bool adds) {
@@ -220,6 +237,7 @@ __device__ __forceinline__ void begin_tiles_of_parts(float (&sums)[kTiles * 8], 
 }
 template <int kCount>
 __device__ __forceinline__ void finish_tiles(float (&)[kCount]) {}
+__device__ __forceinline__ void finish_all_but_last() {}
 
 #endif
 
