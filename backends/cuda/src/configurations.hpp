@@ -12,7 +12,7 @@ namespace cuda {
 
 /// Version of kernels and configurations: files of `rankfold tune` are for one. Raise it when a
 /// change makes old measurements mislead, or gives a name another meaning.
-inline constexpr std::int32_t kKernelsVersion = 2;
+inline constexpr std::int32_t kKernelsVersion = 3;
 
 /// Names of the configurations in order, separated by "; ". A static string.
 const char* configuration_names(Op op, Strategy strategy);
