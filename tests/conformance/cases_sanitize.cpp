@@ -226,6 +226,13 @@ void add_rest(CaseList& list) {
             "many_rows/" + name_of_dtypes(dtype, weights) + "_y_f32_r" + number(rank));
       }
     }
+    // More rows, of so many tiles of ranks that one block has them all.
+    for (const std::int32_t rank : {64, 96}) {
+      CallSpec linear = make_spec(Op::apply_linear, kRegimes[3], rank);
+      set_dtypes(linear, dtype, dtype);
+      linear.tokens = 1100;
+      add(list, linear, "many_rows/aligned_" + of + "_r" + number(rank));
+    }
     // Rows of x, A and y of odd length; rows of B that are multiples of eight bytes.
     for (const std::int32_t rank : {16, 64, 128}) {
       for (const DType y : {dtype, DType::f32}) {

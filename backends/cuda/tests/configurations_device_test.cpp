@@ -101,6 +101,16 @@ std::vector<CallSpec> specs_of(Op op) {
     }
     specs.push_back(many);
   }
+  // Over 1024 rows a block of the shrink has 128 of them; where y has many columns one of the
+  // expand, too, and of high ranks also for fewer rows.
+  CallSpec more = linear(op, 1100, AddressingForm::grouped_by_backend, 64);
+  specs.push_back(more);
+  more.out[0] = 7168;
+  specs.push_back(more);
+  CallSpec wide = linear(op, 129, AddressingForm::grouped_by_backend, 80);
+  wide.out = {30080};
+  wide.ranks = {80, 3, 80};
+  specs.push_back(wide);
   odd.tokens = 140;
   odd.form = AddressingForm::grouped_by_backend;
   odd.y = DType::f32;

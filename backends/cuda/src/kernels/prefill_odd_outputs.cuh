@@ -61,15 +61,18 @@ __device__ __forceinline__ void ask_for_words(const TY* from, std::uint32_t own,
   for (int i = 0; i < kWords; ++i) {
     const int present = count > 0 ? min(bytes - i * 4, 4) : 0;
     if (present <= 0) break;
-    if (i == 0 && odd && begins_row) {
-      const unsigned short bits = *reinterpret_cast<const unsigned short*>(from);
-      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 2), "h"(bits) : "memory");
-      continue;
-    }
     const std::uint32_t at = sizeof(TY) == 4
                                  ? to + static_cast<std::uint32_t>(i / 4 * 512 + i % 4 * 4)
                              : i < 4 ? to + static_cast<std::uint32_t>(i * 4)
                                      : tail_of(own, piece);
+    // Half a word is an element: a copy of two bytes reads four.
+    const bool first_alone = i == 0 && odd && begins_row;
+    if (first_alone || present == 2) {
+      const std::uint32_t half = first_alone ? 2 : 0;
+      const unsigned short bits = *reinterpret_cast<const unsigned short*>(words + i * 4 + half);
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(at + half), "h"(bits) : "memory");
+      continue;
+    }
     copy_4(at, words + i * 4, present);
   }
 }

@@ -318,6 +318,11 @@ __device__ __forceinline__ void store_hidden(const ShrinkParams& p, const RowBlo
   }
 }
 
+/// Of all threads of the block, which stand at two places of the code.
+__device__ __forceinline__ void barrier_of_both() {
+  asm volatile("bar.sync 2, %0;" ::"n"(PartStages::kThreads) : "memory");
+}
+
 __device__ __forceinline__ void pass_cluster_barriers(const ShrinkParams& p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if (p.cluster > 1) {
@@ -381,7 +386,7 @@ __global__ void __launch_bounds__(PartStages::kThreads, 1)
       } else {
         pass.template operator()<8, true>(first, count);
       }
-      __syncthreads();  // before the next pass fills shared memory
+      barrier_of_both();  // before the next pass fills shared memory
     }
   };
   if (thread < S::kMultipliers) {
@@ -391,14 +396,14 @@ __global__ void __launch_bounds__(PartStages::kThreads, 1)
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
       float sums[kTiles * 8] = {};
       multiply_stages<kTiles>(sums, shared, k.stages, group, has_rows, place);
-      __syncthreads();
+      barrier_of_both();
       store_hidden<kTiles>(p, block, own, shared, first, count, split, sums);
     });
   } else {
     leave_registers<S::kLoaderRegisters>();
     each_pass([&]<int kTiles, bool kWide>(int first, int count) {
       load_stages<kTiles, kWide>(p, block, own, shared, first, count, k, place);
-      __syncthreads();
+      barrier_of_both();
       pass_cluster_barriers(p);
     });
   }
